@@ -14,14 +14,14 @@ _HOME = {
     "Pattern": "sortlib.graph",
     "SortError": "sortlib.errors",
     "mine": "sortlib.mining",
-    "trace": "sortlib.trace",
+    "trace": "sortlib.tracing",
     "generate": "sortlib.generation",
     "run": "sortlib.runner.campaign",
     "judge": "sortlib.judging",
-    "platforms": "sortlib.platforms",
-    "check": "sortlib.check",
+    "platforms": "sortlib.platform",
+    "check": "sortlib.checking",
     "Study": "sortlib.study",
-    "reproduce": "sortlib.reproduce",
+    "reproduce": "sortlib.reproducer",
 }
 _MODULES = {"figures", "tables", "zoo", "apis"}
 
