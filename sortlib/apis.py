@@ -180,16 +180,19 @@ def identify(func) -> Api:
     last = parts[-2] if parts[-1] in ("__get__", "__set__", "__delete__") else parts[-1]
     name, inplace = _base_name(last)
     # torch.linalg.norm and torch.norm are two operations; torch.special.softmax and torch.softmax are one.
-    if len(parts) > 2 and parts[1] in ("linalg", "fft", "sparse", "nested", "signal", "ops") or (
-        len(parts) > 2 and parts[1] == "special" and not hasattr(torch, name)
+    if (
+        len(parts) > 2
+        and parts[1] in ("linalg", "fft", "sparse", "nested", "signal", "ops")
+        or (len(parts) > 2 and parts[1] == "special" and not hasattr(torch, name))
     ):
         name = ".".join([*parts[1:-1], name])
     parameters, variadic = _parameters(func)
     if last in _REFLECTED and len(parameters) >= 2:
         parameters = (parameters[1], parameters[0], *parameters[2:])
     if last in ("__getitem__", "__setitem__"):
-        parameters, variadic = (("input", "indices"), False) if last == "__getitem__" else (
-            ("input", "indices", "value"), False)
+        parameters, variadic = (
+            (("input", "indices"), False) if last == "__getitem__" else (("input", "indices", "value"), False)
+        )
     if parts[-1] == "__get__":
         parameters, variadic = ("input",), False
     query = last in _QUERIES or parts[-1] in ("__set__", "__delete__")

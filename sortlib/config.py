@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import types
 import typing
 from pathlib import Path
@@ -64,8 +65,10 @@ def read_yaml(path) -> dict:
 
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SortError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except UnicodeDecodeError:
+        raise SortError(f"{path}: cannot be read: is no UTF-8 text") from None
+    except OSError as error:
+        raise SortError(f"{path}: cannot be read: {error.strerror or error}") from None
     try:
         raw = YAML(typ="safe", pure=True).load(text)
     except MarkedYAMLError as error:
@@ -101,7 +104,8 @@ def validated(model_class, raw, where):
     try:
         return model_class.model_validate(raw)
     except ValidationError as error:
-        first, *others = error.errors(include_url=False)
+        # An unknown key is often a misspelt one, and then the reason why another key is missing.
+        first, *others = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
     more = f" (and {len(others)} more)" if others else ""
     raise SortError(f"{where}: {_explain(model_class, first)}{more}")
 
@@ -112,20 +116,43 @@ def _explain(model_class, error) -> str:
     key = _dotted(loc)
     if kind == "extra_forbidden":
         known = list(_model_at(model_class, loc[:-1]).model_fields)
-        return f"{key}: unknown key{suggestion(loc[-1], known)} valid keys: {', '.join(known)}".replace(
-            "unknown key valid", "unknown key; valid"
-        )
+        return f"{key}: unknown key{suggestion(loc[-1], known) or ';'} valid keys: {', '.join(known)}"
     if kind == "missing":
         return f"{key}: this key is required"
     if kind in ("literal_error", "enum"):
-        return f"{key}: {error['input']!r} is not one of {context['expected']}"
+        near = suggestion(error["input"], re.findall("'([^']*)'", context["expected"]))
+        return f"{key}: {error['input']!r} is not one of {context['expected']}{near}"
     if kind == "value_error":
         # Raised by a validator of ours: its text is written for people already.
         return f"{key}: {context['error']}" if key else str(context["error"])
-    if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return f"{key or 'top level'}: must be keys and values, not {error['input']!r}"
-    text = error["msg"].removeprefix("Input ").replace("should be", "must be", 1)
-    return f"{key}: {text}, not {error['input']!r}"
+    wanted = _WANTED.get(kind)
+    text = wanted.format(**context) if wanted else error["msg"].removeprefix("Input should be ")
+    return f"{key or 'top level'}: must be {text}, not {error['input']!r}"
+
+
+# pydantic's error types in the words of a file's reader.
+_WANTED = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "dict_type": "keys and values",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "greater_than": "above {gt}",
+    "greater_than_equal": "{ge} or more",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "less_than": "below {lt}",
+    "less_than_equal": "{le} or less",
+    "list_type": "a list",
+    "model_attributes_type": "keys and values",
+    "model_type": "keys and values",
+    "path_type": "a path",
+    "string_type": "text",
+    "too_long": "a list of {max_length} at most",
+    "too_short": "a list of {min_length} at least",
+    "tuple_type": "a list",
+}
 
 
 def _dotted(loc) -> str:

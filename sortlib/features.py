@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -252,6 +252,9 @@ def _values(flat) -> dict:
 # ---- the JSON form of values, shared by the record store, cases and the workers' protocol ----
 
 
+_DEFAULTS = {part.name: part.default for part in fields(TensorFeatures) if part.default is not MISSING}
+
+
 @dataclass(frozen=True)
 class Opaque:
     """An argument that has no recorded form; a call with one cannot be repeated."""
@@ -269,7 +272,8 @@ def encode(value, special: Callable[[Any], dict | None] = lambda value: None):
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": repr(value)}
     if isinstance(value, TensorFeatures):
-        return {"$tensor": {k: v for k, v in asdict(value).items() if v not in (None, 0.0, (), False) or k == "shape"}}
+        given = {name: item for name, item in vars(value).items() if item != _DEFAULTS.get(name, _DEFAULTS)}
+        return {"$tensor": given}
     if isinstance(value, torch.Size):
         return {"$tuple": [encode(int(item)) for item in value]}
     if isinstance(value, tuple):

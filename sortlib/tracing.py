@@ -86,8 +86,11 @@ class Tracer:
                 model(*args, **kwargs)
         except Exception as error:
             last = mode.nodes[-1] if mode.nodes else None
-            where = f"{mode.current or '(top)'} after call {len(mode.nodes) - 1} ({last.api})" if last else "the start"
-            message = f"{name} raised {type(error).__name__} in {where}: {str(error).splitlines()[0] if str(error) else ''}"
+            after = f"after call {len(mode.nodes) - 1} ({last.api})" if last else "before the first call"
+            where = f"module {mode.current or '(top)'} {after}"
+            message = (
+                f"{name} raised {type(error).__name__} in {where}: {str(error).splitlines()[0] if str(error) else ''}"
+            )
             raise TraceError(message, mode.graph(), mode.calls) from error
         return mode.graph(), mode.calls
 

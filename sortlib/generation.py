@@ -1,0 +1,373 @@
+"""Test cases: records joined along the edges of a pattern (paper section III-C, DESIGN decision 4).
+
+Every node of a pattern gets one recorded call. An edge may join two calls only where the producer's recorded output
+and the consumer's recorded argument have the same dtype, shape and strides; all in-pattern operands are joined, not
+only the first. The pattern's occurrence in a real model is the witness that at least one such choice exists.
+Everything that does not come from inside the pattern is drawn later from its recorded features.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sortlib import apis
+from sortlib.drawing import SAMPLERS
+from sortlib.errors import SortError, choices
+from sortlib.features import CallRecord, Opaque, TensorFeatures, encode, map_tensors
+from sortlib.graph import ApiGraph, Pattern
+
+_LABEL = re.compile(r"^(?P<argument>.*?)(\[(?P<output>\d+)\])?(?P<alias>@alias)?$")
+
+
+@dataclass(frozen=True)
+class CaseNode:
+    """One call of a case.
+
+    ``arguments`` holds (name, value, kind) in the form of ``features.encode``: tensors from inside the pattern are
+    ``{"$from": [node, output]}``, tensors to be drawn ``{"$draw": [stream, features]}``; equal streams are one tensor.
+    """
+
+    api: str
+    target: str
+    arguments: list
+    record: tuple
+    module_path: str = ""
+    source: str = ""
+    inplace: bool = False
+    random: bool = False
+
+
+@dataclass(frozen=True)
+class TestCase:
+    """A pattern with everything needed to run it.
+
+    Attributes
+    ----------
+    id : hash of all that decides the inputs; equal ids are equal cases on every machine.
+    pattern : the pattern's id.
+    nodes : one ``CaseNode`` for each pattern node, in an order in which they can run.
+    edges : (src, dst, argument) in terms of ``nodes``.
+    seed, sampler : how external tensors are drawn.
+    """
+
+    __test__ = False  # pytest would take it for a test class
+
+    id: str
+    pattern: str
+    nodes: tuple[CaseNode, ...]
+    edges: tuple[tuple[int, int, str], ...]
+    seed: int
+    sampler: str
+
+    def to_json(self) -> dict:
+        """The form that workers and stores read."""
+        nodes = [{**vars(node), "record": list(node.record)} for node in self.nodes]
+        return {**vars(self), "nodes": nodes, "edges": [list(edge) for edge in self.edges]}
+
+    @classmethod
+    def from_json(cls, form) -> TestCase:
+        """Read ``to_json``'s form."""
+        nodes = tuple(CaseNode(**{**node, "record": tuple(node["record"])}) for node in form["nodes"])
+        return cls(**{**form, "nodes": nodes, "edges": tuple(tuple(edge) for edge in form["edges"])})
+
+
+class CaseList(list):
+    """Generated cases; ``skipped`` maps the id of every pattern without a case to the reason."""
+
+    def __init__(self, cases=(), skipped=None):
+        super().__init__(cases)
+        self.skipped = skipped or {}
+
+
+def generate(
+    patterns: list[Pattern],
+    records: list[CallRecord],
+    graphs: list[ApiGraph],
+    per_pattern: int = 5,
+    seed: int = 0,
+    sampler: str = "quantile",
+    max_elements: int | None = None,
+    progress=None,
+) -> CaseList:
+    """Join records into cases.
+
+    Parameters
+    ----------
+    patterns : mined from ``graphs``, with at least one embedding each.
+    records : of those graphs, of any number of samples.
+    per_pattern : cases of each pattern; they differ in the join, or at least in the drawn values.
+    seed : decides the joins and, later, the drawn values.
+    sampler : a key of ``drawing.SAMPLERS``.
+    max_elements : leave out calls with a tensor larger than this (off by default); what that costs is in ``skipped``.
+    progress : called with 1 after each pattern.
+
+    Returns
+    -------
+    CaseList
+        Ordered by pattern; ``skipped`` says which patterns gave no case, and why.
+
+    Raises
+    ------
+    SortError
+        An unknown sampler, or a number of cases below 1.
+    """
+    if sampler not in SAMPLERS:
+        raise SortError(f"unknown sampler {sampler!r}; valid: {choices(SAMPLERS)}")
+    if per_pattern < 1:
+        raise SortError(f"per_pattern is {per_pattern}; it must be 1 or more")
+    index = RecordIndex(records, max_elements)
+    names = [graph.name for graph in graphs]
+    cases, skipped = CaseList(), {}
+    for pattern in patterns:
+        made, reason = _cases_of(pattern, index, names, per_pattern, seed, sampler)
+        cases.extend(made)
+        if not made:
+            skipped[pattern.id] = reason
+        if progress:
+            progress(1)
+    cases.skipped = skipped
+    return cases
+
+
+# ---- the index of records ----
+
+
+@dataclass
+class _Form:
+    """All records of one API that agree in everything a join can see."""
+
+    slots: tuple  # (path, base label, signature) of every tensor argument
+    outputs: tuple  # signatures
+    records: list = field(default_factory=list)
+
+
+class RecordIndex:
+    """Records by API and by the signature of each argument and output.
+
+    Attributes
+    ----------
+    left_out : number of records that cannot take part, by reason.
+    """
+
+    def __init__(self, records, max_elements=None):
+        self.left_out = defaultdict(int)
+        self.by_key = {}
+        self.forms = defaultdict(list)
+        forms = {}
+        for record in records:
+            reason = _unusable(record, max_elements)
+            if reason:
+                self.left_out[reason] += 1
+                continue
+            slots = tuple((path, apis.edge_label(record.api, path), f.signature) for path, f in record.tensors())
+            outputs = tuple(features.signature for features in record.outputs)
+            form = forms.get((record.api, slots, outputs))
+            if form is None:
+                form = forms[record.api, slots, outputs] = _Form(slots, outputs)
+                self.forms[record.api].append(form)
+            form.records.append(record)
+            self.by_key[record.key] = (record, form)
+
+
+def _unusable(record, max_elements):
+    tensors = [features for _, features in record.tensors()]
+    if any(_holds(argument.value, Opaque) for argument in record.arguments):
+        return "an argument has no recorded form"
+    if max_elements and any(f.numel > max_elements for f in (*tensors, *record.outputs)):
+        return f"a tensor has more than {max_elements:,} elements"
+    if any(not f.strides and f.shape for f in tensors):
+        return "a tensor is not strided"
+    return None
+
+
+def _holds(value, kind):
+    found = []
+    map_tensors(value, lambda path, item: found.append(item), kind)
+    return bool(found)
+
+
+# ---- joining ----
+
+
+def _order(pattern: Pattern) -> list[int]:
+    """Pattern nodes in an order in which they can run; the lowest number first among those that are ready."""
+    waiting = {node: {e.src for e in pattern.edges if e.dst == node} for node in range(len(pattern.nodes))}
+    order = []
+    while waiting:
+        ready = min(node for node, sources in waiting.items() if not sources - set(order))
+        order.append(ready)
+        del waiting[ready]
+    return order
+
+
+@dataclass(frozen=True)
+class _Join:
+    src: int
+    dst: int
+    label: str
+    output: int
+
+
+def _cases_of(pattern, index, names, count, seed, sampler):
+    joins = []
+    for src, dst, argument in pattern.edges:
+        label = _LABEL.match(argument)
+        if label["alias"]:
+            return [], "an edge stands for shared memory, which a case cannot rebuild"
+        joins.append(_Join(src, dst, label["argument"], int(label["output"] or 0)))
+    witnesses = _witnesses(pattern, index, names)
+    if not witnesses:
+        left_out = "; ".join(f"{number} records left out: {reason}" for reason, number in index.left_out.items())
+        return [], f"no recorded occurrence can be used ({left_out or 'the records are of other graphs'})"
+    made = []
+    for number in range(count):
+        rng = np.random.Generator(np.random.Philox(_integer(f"{seed}/{pattern.id}/{number}")))
+        chosen = _join(pattern, joins, index, rng) or witnesses[int(rng.integers(len(witnesses)))]
+        made.append(_build(pattern, joins, chosen, seed, sampler, number))
+    return made, ""
+
+
+def _integer(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "little")
+
+
+def _witnesses(pattern, index, names):
+    """Records of the pattern's own occurrences: {node: record} for each embedding and sample."""
+    samples = sorted({key[1] for key in index.by_key})
+    found = []
+    for embedding in pattern.embeddings:
+        for sample in samples:
+            keys = [(names[embedding.graph], sample, node) for node in embedding.nodes]
+            if all(key in index.by_key for key in keys):
+                found.append([index.by_key[key][0] for key in keys])
+    return found
+
+
+def _join(pattern, joins, index, rng, budget=2000):
+    """A random record for each node so that every edge joins, or None if none was found in ``budget`` steps.
+
+    Nodes are visited along edges in either direction, so that after the first every choice is constrained.
+    """
+    visit, remaining = [], set(range(len(pattern.nodes)))
+    frontier = [int(rng.integers(len(pattern.nodes)))]
+    while remaining:
+        node = frontier.pop(0)
+        if node in remaining:
+            visit.append(node)
+            remaining.discard(node)
+            frontier += [j.dst if j.src == node else j.src for j in joins if node in (j.src, j.dst)]
+    chosen, steps = {}, [0]
+
+    def place(position):
+        if position == len(visit):
+            return True
+        node = visit[position]
+        forms = index.forms[pattern.nodes[node]]
+        weights = np.array([len(form.records) for form in forms], float)
+        order = (
+            rng.permutation(len(forms))
+            if position
+            else rng.choice(len(forms), len(forms), replace=False, p=weights / weights.sum())
+        )
+        for choice in order:
+            steps[0] += 1
+            if steps[0] > budget:
+                return False
+            chosen[node] = forms[choice]
+            if _fits(node, joins, chosen) and place(position + 1):
+                return True
+            del chosen[node]
+        return False
+
+    if not place(0):
+        return None
+    return [chosen[node].records[int(rng.integers(len(chosen[node].records)))] for node in range(len(pattern.nodes))]
+
+
+def _fits(node, joins, chosen):
+    """Whether all edges between chosen forms can be wired at once."""
+    for dst in {j.dst for j in joins if node in (j.src, j.dst) and j.dst in chosen}:
+        wanted = [(j.label, _signature(chosen[j.src], j.output)) for j in joins if j.dst == dst and j.src in chosen]
+        if _slots(chosen[dst].slots, wanted) is None:
+            return False
+    return True
+
+
+def _signature(form, output):
+    return form.outputs[output] if output < len(form.outputs) else None
+
+
+def _slots(slots, wanted):
+    """A different slot for each wanted (label, signature), as paths; None if there is no such choice."""
+    groups = defaultdict(list)
+    for position, want in enumerate(wanted):
+        groups[want].append(position)
+    result = [None] * len(wanted)
+    for (label, signature), positions in groups.items():
+        free = [path for path, slot_label, slot in slots if slot_label == label and slot == signature]
+        if signature is None or len(free) < len(positions):
+            return None
+        for position, path in zip(positions, free, strict=False):
+            result[position] = path
+    return result
+
+
+def _build(pattern, joins, records, seed, sampler, number):
+    order = _order(pattern)
+    place = {node: position for position, node in enumerate(order)}
+    nodes = []
+    for node in order:
+        record = records[node]
+        incoming = [j for j in joins if j.dst == node]
+        slots = [(path, apis.edge_label(record.api, path), f.signature) for path, f in record.tensors()]
+        wanted = [(j.label, records[j.src].outputs[j.output].signature) for j in incoming]
+        wired = dict(zip(_slots(slots, wanted), incoming, strict=True))
+        nodes.append(_case_node(record, {path: [place[j.src], j.output] for path, j in wired.items()}, place[node]))
+    edges = tuple((place[j.src], place[j.dst], e.argument) for j, e in zip(joins, pattern.edges, strict=True))
+    identity = json.dumps([pattern.id, [[n.target, n.arguments] for n in nodes], seed, sampler, number])
+    return TestCase(hashlib.sha256(identity.encode()).hexdigest()[:16], pattern.id, tuple(nodes), edges, seed, sampler)
+
+
+def _case_node(record, wired, position):
+    aliases = dict(record.aliases)
+
+    def form(path, features):
+        if path in wired:
+            return _Wired(wired[path])
+        # Arguments that were one tensor in the model are drawn once.
+        first = aliases.get(path, path)
+        return _Drawn(features, f"{position}." + ".".join(map(str, first)))
+
+    arguments = [
+        [a.name, encode(map_tensors(a.value, form, TensorFeatures, (a.name,)), _special), a.kind]
+        for a in record.arguments
+    ]
+    return CaseNode(
+        record.api, record.target, arguments, record.key, record.module_path, record.source, record.inplace,
+        record.random,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Wired:
+    place: list
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    features: TensorFeatures
+    stream: str
+
+
+def _special(value):
+    if isinstance(value, _Wired):
+        return {"$from": value.place}
+    if isinstance(value, _Drawn):
+        return {"$draw": [value.stream, encode(value.features)]}
+    return None

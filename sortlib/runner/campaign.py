@@ -1,0 +1,178 @@
+"""A campaign: every case on the reference and the candidate platform, a row for every call, and nothing kills it.
+
+Two worker processes work in a pipeline: while the candidate runs one case, the reference runs the next. A crash or a
+hang costs the one case concerned, is confirmed once in a fresh process, and becomes its outcome.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+
+from sortlib.errors import SortError
+from sortlib.generation import TestCase
+from sortlib.platform import require, worker_threads
+from sortlib.runner.process import Worker, WorkerDied
+from sortlib.runner.transport import memory_dir
+
+AHEAD = 3  # cases whose reference outputs may wait in memory for the candidate
+
+
+def run(
+    cases,
+    reference: str = "cpu",
+    candidate: str = "cpu:baseline",
+    executor=None,
+    timeout: float = 60,
+    progress: bool = True,
+):
+    """Run cases on two platforms and compare them call by call.
+
+    Parameters
+    ----------
+    cases : list of ``TestCase``.
+    reference, candidate : platform names (``sl.platforms()`` lists them).
+    executor : any ``concurrent.futures.Executor``; each of its tasks runs a share of the cases in worker processes
+        of its own. None works here.
+    timeout : seconds for one case on one platform.
+    progress : show a progress bar.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per node of each case, in the order of ``cases``; see the README for the columns.
+
+    Raises
+    ------
+    SortError
+        A platform is unknown or missing here.
+    """
+    import pandas as pd
+    from tqdm.auto import tqdm
+
+    require(reference), require(candidate)
+    rows = []
+    with tqdm(total=len(cases), desc=f"{reference} against {candidate}", unit="case", disable=not progress) as bar:
+        for _, found in campaign(cases, reference, candidate, timeout, executor):
+            rows += found
+            bar.update()
+    return pd.DataFrame(rows)
+
+
+def campaign(cases, reference, candidate, timeout=60, executor=None, versions=None) -> Iterator[tuple[TestCase, list]]:
+    """Yield every case with its rows as soon as they are complete, in order.
+
+    ``versions``, a dictionary, receives what each worker said about itself.
+    """
+    if executor is None:
+        yield from _pipeline(cases, reference, candidate, timeout, versions)
+        return
+    share = 16  # a task starts two processes, so it should be worth their start
+    forms = [case.to_json() for case in cases]
+    tasks = [
+        executor.submit(run_share, forms[start : start + share], reference, candidate, timeout)
+        for start in range(0, len(forms), share)
+    ]
+    done = (rows for task in tasks for rows in task.result())
+    yield from zip(cases, done, strict=True)
+
+
+def run_share(forms: list[dict], reference: str, candidate: str, timeout: float) -> list[list[dict]]:
+    """The task that is sent to an executor: the rows of some cases, given in ``TestCase.to_json``'s form."""
+    cases = [TestCase.from_json(form) for form in forms]
+    return [rows for _, rows in _pipeline(cases, reference, candidate, timeout, None)]
+
+
+def _pipeline(cases: Iterable, reference, candidate, timeout, versions):
+    threads = worker_threads()
+    first, second = Worker(require(reference), threads), Worker(require(candidate), threads)
+    folder = Path(tempfile.mkdtemp(prefix="sortlib-", dir=memory_dir()))
+    try:
+        with first, second, ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
+            first.start(), second.start()
+            if versions is not None:
+                versions.update({reference: first.versions, candidate: second.versions})
+
+            def begin(case):
+                outcome = one.submit(_reference, first, case, folder, timeout)
+                return case, two.submit(lambda: _candidate(second, case, outcome.result(), folder, timeout))
+
+            waiting, source = deque(), iter(cases)
+            try:
+                waiting.extend(begin(case) for case in islice(source, AHEAD))
+                while waiting:
+                    case, future = waiting.popleft()
+                    rows = future.result()
+                    waiting.extend(begin(case) for case in islice(source, 1))
+                    yield case, _complete(case, rows, reference, candidate)
+            finally:
+                # An interrupt must not wait for cases that nobody will read.
+                for _, future in waiting:
+                    future.cancel()
+                if waiting:
+                    first.stop(), second.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _ask_twice(worker, timeout, op, **request):
+    """Messages, and the WorkerDied that a second try in a fresh process confirmed (or None)."""
+    try:
+        return worker.ask(op, timeout, **request), None
+    except WorkerDied:
+        try:
+            return worker.ask(op, timeout, **request), None
+        except WorkerDied as again:
+            return again.messages, again
+
+
+def _reference(worker, case, folder, timeout):
+    target = folder / case.id
+    target.mkdir(exist_ok=True)
+    messages, death = _ask_twice(worker, timeout, "reference", case=case.to_json(), folder=str(target))
+    nodes = {str(m["node"]): m for m in messages if "node" in m}
+    digest = next((m["digest"] for m in messages if "digest" in m), None)
+    return nodes, digest, _death_row(death, messages, "reference")
+
+
+def _candidate(worker, case, outcome, folder, timeout):
+    nodes, digest, death_row = outcome
+    messages, death = _ask_twice(worker, timeout, "candidate", case=case.to_json(), reference=nodes)
+    shutil.rmtree(folder / case.id, ignore_errors=True)
+    other = next((m["digest"] for m in messages if "digest" in m), None)
+    if digest and other and digest != other:
+        raise SortError(f"case {case.id}: the two platforms drew different inputs ({digest}, {other}); "
+                        "their NumPy versions disagree")  # fmt: skip
+    rows = {m["row"]["node"]: m["row"] for m in messages if "row" in m}
+    for row in filter(None, (death_row, _death_row(death, messages, "candidate"))):
+        rows.setdefault(row["node"], row)
+    return rows
+
+
+def _death_row(death, messages, side):
+    if death is None:
+        return None
+    node = next((m["at"] for m in reversed(messages) if "at" in m), 0)
+    return {"node": node, "status": death.kind, "side": side, "message": str(death)}
+
+
+def _complete(case, rows, reference, candidate):
+    """A row for every node, with what the case itself says; a node that was not reached says so."""
+    complete = []
+    for position, node in enumerate(case.nodes):
+        row = rows.get(position, {"status": "unreached", "side": "", "message": "an earlier call gave no result"})
+        graph, sample, call = node.record
+        complete.append(
+            {
+                "case": case.id, "pattern": case.pattern, "node": position, "api": node.api, "target": node.target,
+                "reference": reference, "candidate": candidate, "model": graph, "sample": sample, "call": call,
+                "module_path": node.module_path, "source": node.source, "random": node.random,
+                "entry": not any(dst == position for _, dst, _ in case.edges), **row,
+            }
+        )  # fmt: skip
+    return complete

@@ -1,0 +1,154 @@
+"""The parent's end of a worker process: start, ask, time out, bury."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import sortlib
+from sortlib.errors import SortError
+from sortlib.platform import Platform
+
+START_TIMEOUT = 180  # seconds; importing torch from a cold disk can take a minute
+
+
+class WorkerDied(Exception):
+    """The worker ended or had to be ended while it worked.
+
+    Attributes
+    ----------
+    kind : ``crash`` or ``timeout``.
+    messages : what it had answered until then.
+    """
+
+    def __init__(self, kind, text, messages):
+        super().__init__(text)
+        self.kind, self.messages = kind, messages
+
+
+class Worker:
+    """One platform in a process of its own, started on first use and again after a death.
+
+    Parameters
+    ----------
+    platform : what the process should be.
+    threads : intra-operator threads where the platform itself names none.
+    """
+
+    def __init__(self, platform: Platform, threads: int | None = None):
+        self.platform, self.threads = platform, threads
+        self.versions = {}
+        self._process = None
+
+    def ask(self, op: str, timeout: float, **request) -> list[dict]:
+        """All messages that answer a request, without the last ``done``.
+
+        Raises
+        ------
+        WorkerDied
+            The process crashed, or did not finish in ``timeout`` seconds and was killed.
+        """
+        self.start()
+        try:
+            self._process.stdin.write((json.dumps({"op": op, **request}) + "\n").encode())
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._died("crash", []) from None
+        return self._read("done", time.monotonic() + timeout)
+
+    def start(self):
+        """Start the process unless it runs.
+
+        Raises
+        ------
+        SortError
+            It cannot start: a missing interpreter, or torch or the backend cannot be imported.
+        """
+        if self._process is not None:
+            return
+        spec = self.platform.to_json()
+        spec["threads"] = spec["threads"] or self.threads
+        home = str(Path(sortlib.__file__).resolve().parent.parent)
+        paths = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, **self.platform.env, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
+        self._errors = tempfile.TemporaryFile()
+        command = [self.platform.python or sys.executable, "-m", "sortlib.runner.worker"]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise SortError(f"platform {self.platform.name}: cannot start {command[0]}: {error.strerror}") from None
+        self._buffer = b""
+        try:
+            self._process.stdin.write((json.dumps(spec) + "\n").encode())
+            self._process.stdin.flush()
+            hello = self._read("ready", time.monotonic() + START_TIMEOUT, last=True)
+        except (WorkerDied, BrokenPipeError) as error:
+            raise SortError(f"platform {self.platform.name}: its process did not start: {error}") from None
+        if "failed" in hello:
+            self.stop()
+            raise SortError(f"platform {self.platform.name}: {hello['failed']}")
+        self.versions = hello["versions"]
+
+    def stop(self):
+        """End the process at once."""
+        if self._process is None:
+            return
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._errors):
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                pass
+        self._process = None
+
+    def _read(self, end, deadline, last=False):
+        messages = []
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while True:
+                line, found, rest = self._buffer.partition(b"\n")
+                if found:
+                    self._buffer = rest
+                    message = json.loads(line)
+                    if end in message or "failed" in message:
+                        return message if last else messages
+                    messages.append(message)
+                    continue
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise self._died("timeout", messages)
+                chunk = os.read(self._process.stdout.fileno(), 1 << 20)
+                if not chunk:
+                    raise self._died("crash", messages)
+                self._buffer += chunk
+
+    def _died(self, kind, messages):
+        if kind == "crash":
+            code = self._process.wait()
+            text = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+            self._errors.seek(0)
+            lines = self._errors.read().decode(errors="replace").strip().splitlines()
+            text += f": {lines[-1][:200]}" if lines else ""
+        else:
+            text = "no answer in time"
+        self.stop()
+        return WorkerDied(kind, text, messages)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.stop()

@@ -1,0 +1,54 @@
+"""Tensors between worker processes: raw files in memory (``/dev/shm`` where it exists), removed after each case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+# NumPy has no bfloat16 or float8: their bits travel as integers of the same size.
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def memory_dir() -> str | None:
+    """A directory in memory, or None for the default temporary directory."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+def save_tensor(tensor: torch.Tensor, path) -> dict:
+    """Write a tensor's bits; the returned form finds and rebuilds it, strides included."""
+    strides = list(tensor.stride())
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
+        array = tensor.view(_BITS[tensor.element_size()]).numpy()
+    else:
+        array = tensor.resolve_conj().numpy()
+    np.save(path, array, allow_pickle=False)
+    return {"path": str(path), "dtype": str(tensor.dtype).removeprefix("torch."), "strides": strides}
+
+
+def load_array(form: dict) -> np.ndarray:
+    """The values as a NumPy array (bfloat16 and float8 as float32), mapped from the file."""
+    array = np.load(form["path"], mmap_mode="r", allow_pickle=False)
+    dtype = getattr(torch, form["dtype"])
+    if dtype.is_floating_point and dtype not in (torch.float16, torch.float32, torch.float64):
+        return torch.from_numpy(np.array(array)).view(dtype).float().numpy()
+    return array
+
+
+def load_tensor(form: dict) -> torch.Tensor:
+    """The tensor with its dtype and strides, in memory of its own."""
+    array = np.load(form["path"], allow_pickle=False)
+    tensor = torch.from_numpy(array).view(getattr(torch, form["dtype"]))
+    if 0 in form["strides"] or list(tensor.stride()) == form["strides"]:
+        return tensor
+    return torch.empty_strided(tensor.shape, form["strides"], dtype=tensor.dtype).copy_(tensor)
+
+
+def as_array(tensor: torch.Tensor) -> np.ndarray:
+    """An output tensor as NumPy array on the CPU (bfloat16 and float8 as float32)."""
+    tensor = tensor.detach().cpu().resolve_conj()
+    if tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
+        tensor = tensor.float()
+    return tensor.numpy()
