@@ -19,11 +19,10 @@ _HOME = {
     "run": "sortlib.runner.campaign",
     "judge": "sortlib.judging",
     "platforms": "sortlib.platform",
-    "check": "sortlib.checking",
     "Study": "sortlib.study",
-    "reproduce": "sortlib.reproducer",
+    "open_study": "sortlib.pipeline",
 }
-_MODULES = {"figures", "tables", "zoo", "apis"}
+_MODULES = {"apis", "figures", "tables", "zoo"}
 
 __version__ = "0.1.0"
 __all__ = sorted([*_HOME, *_MODULES])

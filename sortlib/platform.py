@@ -78,8 +78,9 @@ def parse(text: str) -> Platform:
             if key in ("env", "backends"):
                 merged[key].update(value)
             elif key == "what":
-                merged["what"] = f"{value}" if merged["what"] == table["devices"][device]["what"] else (
-                    f"{merged['what']}; {value}")
+                merged["what"] = (
+                    f"{value}" if merged["what"] == table["devices"][device]["what"] else (f"{merged['what']}; {value}")
+                )
             else:
                 merged[key] = value
     return Platform(name=str(text), device=device, **merged)

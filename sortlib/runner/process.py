@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -78,7 +79,7 @@ class Worker:
         home = str(Path(sortlib.__file__).resolve().parent.parent)
         paths = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, **self.platform.env, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop()
         command = [self.platform.python or sys.executable, "-m", "sortlib.runner.worker"]
         try:
             self._process = subprocess.Popen(
@@ -103,16 +104,12 @@ class Worker:
         """End the process at once."""
         if self._process is None:
             return
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._errors):
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 pipe.close()
-            except BrokenPipeError:
-                pass
         self._process = None
 
     def _read(self, end, deadline, last=False):

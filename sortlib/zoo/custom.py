@@ -18,8 +18,8 @@ def load(entry, seed):
     """What the function returns: a model, ``(model, args)``, or ``(model, args, kwargs)``.
 
     A class serves as the function too. It is called with the entry's ``options`` as keyword arguments and with
-    torch, NumPy and ``random`` seeded. ``args`` is what to call the model with (a single tensor or a tuple); without it the model is run on
-    the entry's images. The user's weights stay as they are.
+    torch, NumPy and ``random`` seeded. ``args`` is what to call the model with (a single tensor or a tuple);
+    without it the model is run on the entry's images. The user's weights stay as they are.
     """
     import torch
 

@@ -1,0 +1,1 @@
+"""Methods that SORT is compared with; each is one file that generates attempts for an API."""

@@ -1,0 +1,220 @@
+"""The stages of a study in order; each is skipped where its result still fits, and resumed where it was interrupted."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+from tqdm.auto import tqdm
+
+from sortlib.baselines.single_api import single_api_patterns
+from sortlib.errors import SortError
+from sortlib.generation import generate
+from sortlib.graph import ApiGraph
+from sortlib.mining import mine
+from sortlib.platform import default_candidate, require
+from sortlib.runner.campaign import campaign
+from sortlib.study import Study, fingerprint, load_config
+from sortlib.tracing import Tracer
+from sortlib.zoo import load_zoo, prepare
+
+STAGES = ("trace", "mine", "generate", "run", "tables")
+FLUSH_SECONDS = 15  # at most this much finished work waits in memory for its Parquet part
+
+
+def complete(study: Study, upto: str = "tables", progress: bool = True) -> Study:
+    """Compute every stage up to ``upto`` (one of ``STAGES``) that is missing or out of date.
+
+    Raises
+    ------
+    SortError
+        An unknown stage, or a mistake in the study's files.
+    """
+    if upto not in STAGES:
+        raise SortError(f"unknown stage {upto!r}; valid, in order: {', '.join(STAGES)}")
+    works = {"trace": _trace, "mine": _mine, "generate": _generate, "run": _run, "tables": _tables}
+    for stage in STAGES[: STAGES.index(upto) + 1]:
+        works[stage](study, progress)
+    return study
+
+
+def open_study(directory, upto: str = "tables", config=None, progress: bool = True) -> Study:
+    """A study ready for use: opened, made where it is missing, and completed up to a stage.
+
+    Parameters
+    ----------
+    directory : of the study; where there is none, one is made from ``config``.
+    upto : last stage that must be there, one of ``STAGES``.
+    config : study file or bundled name; by default the directory's own name, so ``runs/quick`` is the study quick.
+    """
+    directory = Path(directory)
+    if not (directory / "manifest.json").is_file():
+        Study.create(load_config(config or directory.name), directory)
+    return complete(Study(directory), upto, progress)
+
+
+def check_ahead(study: Study):
+    """Everything that can be wrong with a study's files and platforms, before anything is computed."""
+    load_zoo(study.config.zoo)
+    require(study.config.platforms.reference)
+    require(_candidate(study))
+
+
+def _candidate(study) -> str:
+    wanted = study.config.platforms.candidate
+    return default_candidate() if wanted == "auto" else wanted
+
+
+def _trace(study, progress):
+    zoo = load_zoo(study.config.zoo)
+    wanted = {entry.name: fingerprint(entry.model_dump(mode="json"), zoo.seed, study.manifest["made_with"]["torch"])
+              for entry in zoo.models}  # fmt: skip
+    done = study.stage("trace").get("done", {})
+    with tqdm(zoo.models, desc="trace", unit="model", disable=not progress) as bar:
+        for entry in bar:
+            bar.set_description(f"trace {entry.name}")
+            if done.get(entry.name, {}).get("fingerprint") != wanted[entry.name]:
+                done[entry.name] = {"fingerprint": wanted[entry.name], **_trace_model(study, entry, zoo)}
+                study.note("trace", done=done, models=[name for name in wanted if name in done])
+    study.note("trace", done=done, models=list(wanted), fingerprint=fingerprint(wanted))
+    study.forget("graphs", "records")
+
+
+def _trace_model(study, entry, zoo) -> dict:
+    """Trace all samples of one model and store them; the facts go into the manifest."""
+    model, samples = prepare(entry, zoo)
+    first, records, different = None, [], []
+    for number, (args, kwargs) in enumerate(samples):
+        graph, found = Tracer(entry.name, number).run(model, *args, **kwargs)
+        first = first or graph
+        if graph.nodes == first.nodes and graph.edges == first.edges:
+            records += found
+        else:  # the model decides by its input; patterns are mined from the first sample's graph
+            different.append(number)
+    if not first.nodes:
+        raise SortError(f"model {entry.name}: no API call was seen")
+    study.save_trace(first, records)
+    del model
+    gc.collect()
+    return {"nodes": len(first.nodes), "edges": len(first.edges), "samples": len(samples), "other_graph": different}
+
+
+def _mine(study, progress):
+    settings = study.config.mining
+    mark = fingerprint(study.stage("trace")["fingerprint"], settings.model_dump())
+    if study.stage("mine").get("fingerprint") == mark:
+        return
+    with tqdm(desc="mine", unit="pattern", disable=not progress) as bar:
+        patterns = mine(study.graphs, settings.min_support, settings.max_nodes, settings.keep, settings.min_nodes)
+        bar.update(len(patterns))
+    study.save_patterns(patterns)
+    sizes = Counter(len(pattern.nodes) for pattern in patterns)
+    joins = sum(pattern.has_join for pattern in patterns)
+    study.note("mine", fingerprint=mark, patterns=len(patterns), sizes=dict(sorted(sizes.items())), with_join=joins)
+    study.forget("patterns")
+
+
+def _generate(study, progress):
+    settings, seed = study.config.generation, study.config.seed
+    mark = fingerprint(study.stage("mine")["fingerprint"], settings.model_dump(), seed)
+    if study.stage("generate").get("fingerprint") == mark:
+        return
+    chosen = spread(study.patterns, settings.max_patterns)
+    options = {"seed": seed, "sampler": settings.sampler, "max_elements": settings.max_elements}
+    singles = single_api_patterns(study.graphs, sorted({api for pattern in chosen for api in pattern.nodes}))
+    with tqdm(total=len(chosen) + len(singles), desc="generate", unit="pattern", disable=not progress) as bar:
+        sort = generate(chosen, study.records, study.graphs, settings.per_pattern, progress=bar.update, **options)
+        single = generate(singles, study.records, study.graphs, settings.inputs_per_api, progress=bar.update, **options)
+    study.save_cases([*sort, *single])
+    study.note(
+        "generate", fingerprint=mark, patterns_mined=len(study.patterns), patterns_tested=len(chosen),
+        cases=len(sort), single_api_cases=len(single), without_case={**sort.skipped, **single.skipped},
+    )  # fmt: skip
+    study.forget("cases")
+
+
+def spread(patterns, count):
+    """``count`` patterns that cover sizes and APIs evenly; all of them for None.
+
+    Patterns are taken in turn from groups of equal size and equal rarest API, so that the many large patterns of one
+    block do not crowd out the rest; within a group by id, which is as good as random and the same everywhere.
+    """
+    if count is None or len(patterns) <= count:
+        return list(patterns)
+    frequency = Counter(api for pattern in patterns for api in set(pattern.nodes))
+    groups = {}
+    for pattern in sorted(patterns, key=lambda p: p.id):
+        rarest = min(pattern.nodes, key=lambda api: (frequency[api], api))
+        groups.setdefault((len(pattern.nodes), rarest), []).append(pattern)
+    queues = [groups[key] for key in sorted(groups)]
+    chosen = []
+    for turn in range(max(map(len, queues))):
+        chosen += [queue[turn] for queue in queues if turn < len(queue)]
+    kept = {pattern.id for pattern in chosen[:count]}
+    return [pattern for pattern in patterns if pattern.id in kept]
+
+
+def _run(study, progress):
+    reference, candidate = study.config.platforms.reference, _candidate(study)
+    require(reference), require(candidate)
+    mark = fingerprint(reference, candidate, study.config.timeout, study.manifest["made_with"]["torch"])
+    study.note("run", fingerprint=mark, reference=reference, candidate=candidate)
+    folder = study.outcome_folder
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = sorted(folder.glob("part-*.parquet"))
+    done = {case for part in parts for case in pd.read_parquet(part, columns=["case"])["case"]}
+    pending = [case for case in study.cases if case.id not in done]
+    writer = _Parts(folder, len(parts))
+    versions = {}
+    total = len(study.cases)
+    with tqdm(total=total, initial=total - len(pending), desc=f"run {reference} against {candidate}", unit="case",
+              disable=not progress) as bar:  # fmt: skip
+        try:
+            for _, rows in campaign(pending, reference, candidate, study.config.timeout, versions=versions):
+                writer.add(rows)
+                bar.update()
+        finally:
+            writer.flush()
+    if versions:
+        study.manifest["workers"] = versions
+        study.save_manifest()
+    study.forget("all_outcomes", "outcomes", "single", "judged", "judged_single", "findings")
+
+
+class _Parts:
+    """Append-only Parquet parts; a part is written whole or not at all."""
+
+    def __init__(self, folder, count):
+        self.folder, self.count, self.rows, self.since = folder, count, [], time.monotonic()
+
+    def add(self, rows):
+        self.rows += rows
+        if time.monotonic() - self.since > FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self):
+        if not self.rows:
+            return
+        self.count += 1
+        path = self.folder / f"part-{self.count:05d}.parquet"
+        pd.DataFrame(self.rows).to_parquet(path.with_suffix(".new"))
+        path.with_suffix(".new").rename(path)
+        self.rows, self.since = [], time.monotonic()
+
+
+def _tables(study, progress):
+    from sortlib import tables
+
+    tables.write_all(study)
+
+
+def models_table(graphs: list[ApiGraph]) -> pd.DataFrame:
+    """A row per model: nodes, edges, distinct APIs."""
+    rows = [
+        {"model": g.name, "calls": len(g.nodes), "edges": len(g.edges), "apis": len({n.api for n in g.nodes})}
+        for g in graphs
+    ]
+    return pd.DataFrame(rows, columns=["model", "calls", "edges", "apis"])

@@ -1,0 +1,374 @@
+"""A study: a directory that holds every noun of the pipeline as an open file, with a manifest.
+
+The study alone knows file names. Every stage has a fingerprint of what it was computed from; what still fits is
+read, what does not is computed anew, and nothing computed is deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform as machine
+import subprocess
+import sys
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from sortlib.config import data_file, read_yaml, validated
+from sortlib.errors import SortError
+from sortlib.generation import TestCase
+from sortlib.graph import ApiGraph, Edge, Embedding, Pattern
+from sortlib.records import load_records, save_records
+
+VERSION = 1
+_Count = Annotated[int, Field(ge=1, strict=True)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Mining(_Part):
+    """Which subgraphs count as frequent (paper section III-A)."""
+
+    min_support: _Count = 5
+    min_nodes: Annotated[int, Field(ge=2, strict=True)] = 2
+    max_nodes: Annotated[int, Field(ge=2, strict=True)] = 7
+    keep: Literal["all", "closed", "maximal"] = "all"
+
+    @model_validator(mode="after")
+    def _ordered(self):
+        if self.min_nodes > self.max_nodes:
+            raise ValueError(f"min_nodes: {self.min_nodes} is above max_nodes {self.max_nodes}")
+        return self
+
+
+class Generation(_Part):
+    """How cases are made (paper section III-C).
+
+    ``max_patterns`` tests a sample of the patterns, spread over sizes and APIs; ``max_elements`` leaves out calls
+    with larger tensors. Both are off unless given, and what they leave out is reported.
+    """
+
+    per_pattern: _Count = 5
+    inputs_per_api: _Count = 1000
+    sampler: Literal["quantile", "uniform"] = "quantile"
+    max_patterns: _Count | None = None
+    max_elements: _Count | None = None
+
+
+class Platforms(_Part):
+    """The two sides; ``auto`` is the machine's accelerator, or cpu:baseline where there is none."""
+
+    reference: str = "cpu"
+    candidate: str = "auto"
+
+
+class StudyConfig(_Part):
+    """What a study file may say."""
+
+    name: str
+    zoo: str
+    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    mining: Mining = Mining()
+    generation: Generation = Generation()
+    platforms: Platforms = Platforms()
+    timeout: Annotated[float, Field(gt=0)] = 60
+    threshold: Annotated[float, Field(gt=0)] = 1e-3
+
+    @field_validator("zoo", mode="before")
+    @classmethod
+    def _text(cls, value):
+        return str(value)
+
+
+def load_config(name_or_path) -> StudyConfig:
+    """Read a study file, by path or by the name of a bundled one (``data/studies``).
+
+    Raises
+    ------
+    SortError
+        Names the file, the key and the valid choices.
+    """
+    path = data_file(name_or_path, "studies")
+    raw = {"name": path.stem, **read_yaml(path)}
+    beside = path.parent / str(raw.get("zoo", ""))
+    if beside.is_file():
+        raw["zoo"] = str(beside.resolve())
+    return validated(StudyConfig, raw, path)
+
+
+def fingerprint(*parts) -> str:
+    """A short hash of JSON-like values."""
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+class Study:
+    """The files of one study.
+
+    Parameters
+    ----------
+    directory : of an existing study; ``Study.create`` makes one.
+
+    Attributes
+    ----------
+    graphs : list of ApiGraph, in the order of the zoo.
+    records : list of CallRecord of all models and samples.
+    patterns : list of Pattern.
+    cases : list of TestCase, SORT's and single-API's.
+    outcomes : DataFrame, a row per node of SORT's cases; ``single`` holds single-API's.
+    judged : outcomes with both rules' verdicts; ``judged_single`` likewise.
+    findings : DataFrame of grouped findings under the evidence rule, most interesting first.
+    """
+
+    def __init__(self, directory):
+        self.directory = Path(directory)
+        manifest = self.directory / "manifest.json"
+        if not manifest.is_file():
+            raise SortError(f"{self.directory}: no study there (manifest.json is missing); make one with "
+                            f"'sortlib study quick --out {self.directory}'")  # fmt: skip
+        try:
+            self.manifest = json.loads(manifest.read_text())
+            version = self.manifest["version"]
+            self.config = validated(StudyConfig, self.manifest["config"], manifest)
+        except (json.JSONDecodeError, KeyError, TypeError):
+            raise SortError(f"{manifest}: no valid manifest of a study") from None
+        if version != VERSION:
+            raise SortError(f"{manifest}: written in version {version}; this sortlib reads {VERSION}")
+
+    @classmethod
+    def create(cls, config: StudyConfig, directory) -> Study:
+        """Make the directory, or open it and take the new configuration; what still fits is kept."""
+        directory = Path(directory)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SortError(f"{directory}: cannot be made: {error.strerror}") from None
+        file = directory / "manifest.json"
+        before = cls(directory).manifest if file.is_file() else {"stages": {}}
+        manifest = {
+            "version": VERSION,
+            "config": config.model_dump(mode="json"),
+            "stages": before["stages"],
+            "made_with": made_with(),
+            "workers": before.get("workers", {}),
+        }
+        _write(file, json.dumps(manifest, indent=1))
+        return cls(directory)
+
+    # ---- stages ----
+
+    def stage(self, name) -> dict:
+        """What the manifest says about a stage: ``fingerprint`` and notes; empty if it never ran."""
+        return self.manifest["stages"].get(name, {})
+
+    def note(self, name, **facts):
+        """Write a stage's facts into the manifest."""
+        self.manifest["stages"][name] = facts
+        self.save_manifest()
+
+    def save_manifest(self):
+        """Write the manifest at once and whole."""
+        _write(self.directory / "manifest.json", json.dumps(self.manifest, indent=1))
+
+    def path(self, *parts) -> Path:
+        """A path inside the study, its folder made."""
+        path = self.directory.joinpath(*parts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def forget(self, *names):
+        """Drop nouns read before, after a stage has written them anew."""
+        for name in names:
+            self.__dict__.pop(name, None)
+
+    # ---- nouns ----
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the traced models."""
+        return self.stage("trace").get("models", [])
+
+    @cached_property
+    def graphs(self) -> list[ApiGraph]:
+        return [ApiGraph.load(self._have("graphs", f"{model}.json")) for model in self.models]
+
+    @cached_property
+    def records(self):
+        return [r for model in self.models for r in load_records(self._have("records", f"{model}.parquet"))]
+
+    def save_trace(self, graph, records):
+        """Store one model's graph and the records of all its samples."""
+        graph.save(self.path("graphs", f"{graph.name}.json"))
+        save_records(records, self.path("records", f"{graph.name}.parquet"))
+
+    @cached_property
+    def patterns(self) -> list[Pattern]:
+        rows = json.loads(self._have("patterns.json").read_text())
+        return [_read_pattern(row) for row in rows]
+
+    def save_patterns(self, patterns):
+        """Store mined patterns."""
+        rows = [{**vars(p), "embeddings": [list(map(_plain, e)) for e in p.embeddings]} for p in patterns]
+        _write(self.path("patterns.json"), json.dumps(rows))
+
+    @cached_property
+    def cases(self) -> list[TestCase]:
+        import pyarrow.parquet as pq
+
+        texts = pq.read_table(self._have("cases.parquet"))["case"].to_pylist()
+        return [TestCase.from_json(json.loads(text)) for text in texts]
+
+    def save_cases(self, cases):
+        """Store generated cases."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        columns = {
+            "id": [case.id for case in cases],
+            "pattern": [case.pattern for case in cases],
+            "case": [json.dumps(case.to_json()) for case in cases],
+        }
+        pq.write_table(pa.table(columns), self.path("cases.parquet"), compression="zstd")
+
+    def case(self, case_id) -> TestCase:
+        """A case by id.
+
+        Raises
+        ------
+        SortError
+            No such case.
+        """
+        for case in self.cases:
+            if case.id == case_id:
+                return case
+        raise SortError(f"{self.directory}: no case {case_id!r}; study.outcomes['case'] lists them")
+
+    def pattern(self, pattern_id) -> Pattern:
+        """A pattern by id.
+
+        Raises
+        ------
+        SortError
+            No such pattern.
+        """
+        for pattern in self.patterns:
+            if pattern.id == pattern_id:
+                return pattern
+        raise SortError(f"{self.directory}: no pattern {pattern_id!r}; study.patterns lists them")
+
+    @cached_property
+    def all_outcomes(self):
+        """Rows of every case of this study on its platform pair, in the order of the cases."""
+        import pandas as pd
+
+        folder = self.outcome_folder
+        parts = [pd.read_parquet(file) for file in sorted(folder.glob("part-*.parquet"))] if folder.is_dir() else []
+        if not parts:
+            raise SortError(f"{self.directory}: nothing was run yet; continue with 'sortlib study "
+                            f"{self.config.name} --out {self.directory}'")  # fmt: skip
+        order = {case.id: position for position, case in enumerate(self.cases)}
+        rows = pd.concat([part.dropna(axis=1, how="all") for part in parts], ignore_index=True)
+        rows = rows[rows["case"].isin(order)]
+        place = rows["case"].map(order)
+        return rows.assign(_place=place).sort_values(["_place", "node"]).drop(columns="_place").reset_index(drop=True)
+
+    @property
+    def outcome_folder(self) -> Path:
+        """Where the parts of the current platform pair lie."""
+        return self.directory / "outcomes" / self.stage("run").get("fingerprint", "none")
+
+    @cached_property
+    def outcomes(self):
+        return self._method(single=False)
+
+    @cached_property
+    def single(self):
+        return self._method(single=True)
+
+    def _method(self, single):
+        from sortlib.baselines.single_api import is_single
+
+        rows = self.all_outcomes
+        return rows[rows["pattern"].map(is_single) == single].reset_index(drop=True)
+
+    @cached_property
+    def judged(self):
+        return self._judge(self.outcomes)
+
+    @cached_property
+    def judged_single(self):
+        return self._judge(self.single)
+
+    def _judge(self, outcomes):
+        from sortlib.judging import judge
+
+        paper = judge(outcomes, "paper", self.config.threshold)
+        evidence = judge(outcomes, "evidence", self.config.threshold)
+        return outcomes.assign(
+            paper=paper["verdict"], symptom=paper["symptom"], evidence=evidence["verdict"].astype(str),
+            reason=evidence["reason"],
+        )  # fmt: skip
+
+    @cached_property
+    def findings(self):
+        import pandas as pd
+
+        from sortlib.judging import findings_of
+
+        rows = pd.concat([self.judged, self.judged_single], ignore_index=True)
+        return findings_of(rows.rename(columns={"evidence": "verdict"}))
+
+    def _have(self, *parts) -> Path:
+        path = self.directory.joinpath(*parts)
+        if not path.is_file():
+            raise SortError(f"{path}: not there yet; continue with 'sortlib study {self.config.name} --out "
+                            f"{self.directory}'")  # fmt: skip
+        return path
+
+
+def _plain(value):
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _read_pattern(row) -> Pattern:
+    edges = tuple(Edge(*edge) for edge in row["edges"])
+    embeddings = tuple(Embedding(graph, tuple(nodes), tuple(ids)) for graph, nodes, ids in row["embeddings"])
+    return Pattern(row["id"], tuple(row["nodes"]), edges, row["support"], tuple(row["graph_ids"]), embeddings)
+
+
+def _write(path: Path, text: str):
+    """Replace a file whole, so that an interrupt leaves the old or the new one."""
+    temporary = path.with_suffix(path.suffix + ".new")
+    try:
+        temporary.write_text(text)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise SortError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def made_with() -> dict:
+    """Versions, machine and commit that figures can be traced to (DESIGN decision 12)."""
+    import numpy
+    import torch
+
+    import sortlib
+
+    facts = {
+        "sortlib": sortlib.__version__,
+        "python": machine.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "system": f"{machine.system()} {machine.machine()}",
+        "processors": os.cpu_count(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "command": " ".join(["sortlib", *sys.argv[1:]]) if sys.argv[0].endswith("sortlib") else "python",
+    }
+    home = Path(__file__).resolve().parent.parent
+    found = subprocess.run(["git", "-C", str(home), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return {**facts, "commit": found.stdout.strip() or "unknown"}
