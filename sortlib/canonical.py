@@ -211,8 +211,7 @@ def canonical(batch: Batch, alphabet: Alphabet, tree: bool = False) -> Canonical
     for k in range(1, size):
         for j in range(k - 1, -1, -1):
             orbit[k] = np.where(ranked[j] == ranked[k], j, orbit[k])
-    keys = [row.tobytes() for row in form]
-    return Canonical(order.T, renamed, keys, orbit.T, tied)
+    return Canonical(order.T, renamed, _keys(renamed, form), orbit.T, tied)
 
 
 def _break_ties(batch, colour, depth, out_hash, in_hash, tree):
@@ -261,6 +260,16 @@ def _forms(batch, order, alphabet):
     src, dst, argument, count = pick(src * real), pick(dst * real), pick(batch.argument), pick(batch.count)
     nodes = np.take_along_axis(batch.nodes, order.T, axis=1)
     return Batch(nodes, src, dst, argument, count), np.concatenate([nodes, pick(packed), count], axis=1)
+
+
+def _keys(batch, form):
+    """The rows of ``form`` as bytes, without the padding, so that equal patterns agree whatever their batch's width."""
+    size, width = batch.nodes.shape[1], batch.src.shape[1]
+    used = (batch.argument != NO_EDGE).sum(axis=1)
+    if (used == width).all():
+        return [row.tobytes() for row in form]
+    return [np.concatenate([row[: size + n], row[size + width : size + width + n]]).tobytes()
+            for row, n in zip(form, used, strict=True)]  # fmt: skip
 
 
 def pattern_id(apis, edges) -> str:

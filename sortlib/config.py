@@ -45,11 +45,12 @@ def data_file(name_or_path, kind) -> Path:
     if (bundled / f"{text}.yaml").is_file():
         return bundled / f"{text}.yaml"
     names = [file.stem for file in bundled.glob("*.yaml")]
+    what = {"studies": "study"}.get(kind, kind)
     if path.is_dir():
-        raise SortError(f"{text}: is a directory; a {kind} file is a YAML file or one of: {choices(names)}")
+        raise SortError(f"{text}: is a directory; a {what} file is a YAML file or one of: {choices(names)}")
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        raise SortError(f"{text}: no such {kind} file; bundled ones by name: {choices(names)}")
-    raise SortError(f"unknown {kind} {text!r}: choose a YAML file or one of: {choices(names)}{suggestion(text, names)}")
+        raise SortError(f"{text}: no such {what} file; bundled ones by name: {choices(names)}")
+    raise SortError(f"unknown {what} {text!r}: choose a YAML file or one of: {choices(names)}{suggestion(text, names)}")
 
 
 def read_yaml(path) -> dict:

@@ -11,13 +11,13 @@ import pandas as pd
 from tqdm.auto import tqdm
 
 from sortlib.baselines.single_api import single_api_patterns
-from sortlib.errors import SortError
+from sortlib.errors import SortError, choices
 from sortlib.generation import generate
 from sortlib.graph import ApiGraph
 from sortlib.mining import mine
 from sortlib.platform import default_candidate, require
 from sortlib.runner.campaign import campaign
-from sortlib.study import Study, fingerprint, load_config
+from sortlib.study import Study, StudyConfig, fingerprint, load_config
 from sortlib.tracing import Tracer
 from sortlib.zoo import load_zoo, prepare
 
@@ -56,15 +56,16 @@ def open_study(directory, upto: str = "tables", config=None, progress: bool = Tr
     return complete(Study(directory), upto, progress)
 
 
-def check_ahead(study: Study):
-    """Everything that can be wrong with a study's files and platforms, before anything is computed."""
-    load_zoo(study.config.zoo)
-    require(study.config.platforms.reference)
-    require(_candidate(study))
+def check_ahead(config: StudyConfig):
+    """Everything that can be wrong with a study's zoo and platforms, before anything is computed or written."""
+    load_zoo(config.zoo)
+    require(config.platforms.reference)
+    require(candidate_of(config))
 
 
-def _candidate(study) -> str:
-    wanted = study.config.platforms.candidate
+def candidate_of(config: StudyConfig) -> str:
+    """The platform under test; ``auto`` is the machine's accelerator, or cpu:baseline where there is none."""
+    wanted = config.platforms.candidate
     return default_candidate() if wanted == "auto" else wanted
 
 
@@ -158,7 +159,7 @@ def spread(patterns, count):
 
 
 def _run(study, progress):
-    reference, candidate = study.config.platforms.reference, _candidate(study)
+    reference, candidate = study.config.platforms.reference, candidate_of(study.config)
     require(reference), require(candidate)
     mark = fingerprint(reference, candidate, study.config.timeout, study.manifest["made_with"]["torch"])
     study.note("run", fingerprint=mark, reference=reference, candidate=candidate)
@@ -209,6 +210,42 @@ def _tables(study, progress):
     from sortlib import tables
 
     tables.write_all(study)
+
+
+def trace_zoo(name, only=None, out=None, progress=True):
+    """Trace every model of a zoo on its first input.
+
+    Parameters
+    ----------
+    name : zoo file or bundled name.
+    only : names of the models to trace; all if not given.
+    out : directory for the graphs as JSON.
+
+    Returns
+    -------
+    table : DataFrame with model, calls, edges, apis.
+    apis : API names, most frequent first.
+    """
+    zoo = load_zoo(name)
+    names = [entry.name for entry in zoo.models]
+    for wanted in only or []:
+        if wanted not in names:
+            raise SortError(f"zoo {name}: no model {wanted!r}; valid: {choices(names)}")
+    graphs, counts = [], Counter()
+    with tqdm([e for e in zoo.models if not only or e.name in only], unit="model", disable=not progress) as bar:
+        for entry in bar:
+            bar.set_description(f"trace {entry.name}")
+            model, samples = prepare(entry, zoo)
+            args, kwargs = samples[0]
+            graph, _ = Tracer(entry.name, records=False).run(model, *args, **kwargs)
+            graphs.append(graph)
+            counts.update(node.api for node in graph.nodes)
+            if out:
+                Path(out).mkdir(parents=True, exist_ok=True)
+                graph.save(Path(out) / f"{graph.name}.json")
+            del model
+            gc.collect()
+    return models_table(graphs), [api for api, _ in counts.most_common()]
 
 
 def models_table(graphs: list[ApiGraph]) -> pd.DataFrame:

@@ -1,0 +1,134 @@
+"""The command line: ``sortlib --help`` explains itself."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sortlib.errors import SortError
+
+app = typer.Typer(
+    help="Find numerical bugs in PyTorch and its backends with frequent API subgraphs of real models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def main():
+    """Entry point: a user's mistake is one line on the error stream and exit status 2, an interrupt is 130."""
+    warnings.filterwarnings("ignore")
+    logging.getLogger("papermill").setLevel(logging.ERROR)
+    try:
+        app()
+    except SortError as error:
+        print(f"sortlib: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("sortlib: interrupted; the same command goes on from here", file=sys.stderr)
+        sys.exit(130)
+
+
+@app.command()
+def study(
+    file: Annotated[str, typer.Argument(help="Study file, or the name of a bundled one: quick, paper, tiny.")],
+    out: Annotated[Path | None, typer.Option(help="Directory of the study; runs/<name> by default.")] = None,
+    reference: Annotated[str | None, typer.Option(help="Platform taken as reference instead of the file's.")] = None,
+    candidate: Annotated[str | None, typer.Option(help="Platform under test instead of the file's.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed instead of the file's.")] = None,
+    upto: Annotated[str, typer.Option(help="Last stage: trace, mine, generate, run or tables.")] = "tables",
+    notebooks: Annotated[bool, typer.Option(help="Execute the notebooks and write the report.")] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+):
+    """Run a study from models to report. The same command resumes an interrupted one."""
+    from sortlib.pipeline import check_ahead, complete
+    from sortlib.study import Study, load_config
+
+    config = load_config(file)
+    chosen = {k: v for k, v in {"reference": reference, "candidate": candidate}.items() if v}
+    config = config.model_copy(update={"platforms": config.platforms.model_copy(update=chosen)})
+    if seed is not None:
+        config = config.model_copy(update={"seed": seed})
+    check_ahead(config)
+    opened = Study.create(config, out or Path("runs") / config.name)
+    complete(opened, upto, progress=not quiet)
+    if upto == "tables":
+        finish(opened, notebooks, not quiet)
+
+
+def finish(opened, notebooks, progress):
+    """Notebooks, report, and the closing lines of a study."""
+    from sortlib.notebooks import run_notebooks
+    from sortlib.report import write_report
+
+    if notebooks:
+        run_notebooks(opened, progress)
+    report = write_report(opened)
+    print(f"\nReport: {report}")
+    if notebooks:
+        print(f"Notebooks: {opened.directory / 'notebooks'}")
+    print("\nThe most interesting findings:")
+    for place, row in enumerate(opened.findings.head(5).to_dict("records"), 1):
+        print(f"{place}. {row['verdict']} {row['api']} ({row['calls']} calls, {row['reference']} against "
+              f"{row['candidate']}), worst in case {row['worst_case']}: {row['reason']}")  # fmt: skip
+
+
+@app.command()
+def report(directory: Annotated[Path, typer.Argument(help="Directory of a complete study.")]):
+    """Write the report of a study again."""
+    from sortlib.report import write_report
+    from sortlib.study import Study
+
+    print(f"Report: {write_report(Study(directory))}")
+
+
+@app.command()
+def platforms():
+    """List the platforms: which this machine has, and what the others lack."""
+    from sortlib.platform import platforms as table
+
+    rows = table()
+    width = rows["platform"].str.len().max()
+    for row in rows.to_dict("records"):
+        state = "available" if row["available"] else f"missing: {row['missing']}"
+        print(f"{row['platform']:<{width}}  {row['what']} [{state}]")
+
+
+@app.command()
+def zoo(name: Annotated[str, typer.Argument(help="Zoo file, or the name of a bundled one: quick, paper, tiny.")]):
+    """List the models of a zoo."""
+    from sortlib.zoo import load_zoo
+
+    loaded = load_zoo(name)
+    width = max(len(entry.name) for entry in loaded.models)
+    for entry in loaded.models:
+        print(f"{entry.name:<{width}}  {entry.source}: {entry.model}")
+    print(f"{len(loaded.models)} models")
+
+
+@app.command()
+def trace(
+    name: Annotated[str, typer.Argument(help="Zoo file, or the name of a bundled one: quick, paper, tiny.")],
+    model: Annotated[list[str] | None, typer.Option(help="Only this model; may be repeated.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory for the graphs as JSON.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+):
+    """Trace the models of a zoo and count calls, edges and APIs against the paper's statistics."""
+    from sortlib.pipeline import trace_zoo
+
+    table, apis = trace_zoo(name, model, out, progress=not quiet)
+    print(table.to_string(index=False))
+    calls = table["calls"]
+    print(f"\n{len(table)} models: {calls.mean():.0f} calls on average, {calls.min()} to {calls.max()} "
+          "(the paper's 49: 339, 29 to 1143)")  # fmt: skip
+    print(f"{len(apis)} APIs, most frequent first: {', '.join(apis)}")
+
+
+if __name__ == "__main__":
+    main()

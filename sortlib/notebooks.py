@@ -1,0 +1,74 @@
+"""Executing the numbered notebooks on a study with papermill."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from tqdm.auto import tqdm
+
+from sortlib.errors import SortError
+from sortlib.study import Study, fingerprint
+
+FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+
+
+def notebooks() -> list[Path]:
+    """The repository's notebooks in reading order."""
+    return sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))
+
+
+def run_notebooks(study: Study, progress: bool = True, kernels: int = 2) -> list[Path]:
+    """Execute every notebook on the study, into its folder ``notebooks``; those still up to date are skipped.
+
+    Parameters
+    ----------
+    study : a complete study, so that no two notebooks compute the same stage.
+    kernels : notebooks that run at the same time.
+
+    Raises
+    ------
+    SortError
+        A notebook failed: names it, the error and the executed copy that shows it. The others are finished first.
+    """
+    done = dict(study.stage("notebooks").get("done", {}))
+    inputs = fingerprint(study.stage("generate"), study.stage("run"), study.manifest["config"])
+    marks = {path.name: fingerprint(inputs, hashlib.sha256(path.read_bytes()).hexdigest()) for path in notebooks()}
+    outputs = {path.name: study.path("notebooks", path.name) for path in notebooks()}
+    todo = [p for p in notebooks() if done.get(p.name) != marks[p.name] or not outputs[p.name].is_file()]
+    failures = []
+    with ThreadPoolExecutor(kernels) as pool, tqdm(
+        total=len(marks), initial=len(marks) - len(todo), desc="notebooks", unit="notebook", disable=not progress
+    ) as bar:
+        running = {pool.submit(_execute, path, outputs[path.name], study): path for path in todo}
+        for future in as_completed(running):
+            path = running[future]
+            bar.set_description(f"notebooks {path.stem}")
+            try:
+                future.result()
+                done[path.name] = marks[path.name]
+            except Exception as error:
+                failures.append(f"{path.name}: {_last_line(error)} (see {outputs[path.name]})")
+            bar.update()
+            study.note("notebooks", done=done)
+    if failures:
+        raise SortError("; ".join(sorted(failures)))
+    return list(outputs.values())
+
+
+def _execute(path, output, study):
+    import papermill
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # papermill and nbformat warn about their own future changes
+        papermill.execute_notebook(
+            str(path), str(output), parameters={"study": str(study.directory.resolve())}, kernel_name="python3",
+            cwd=str(FOLDER), progress_bar=False,
+        )  # fmt: skip
+
+
+def _last_line(error) -> str:
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__
