@@ -109,7 +109,7 @@ def _mine(study, progress):
     if study.stage("mine").get("fingerprint") == mark:
         return
     with tqdm(desc="mine", unit="pattern", disable=not progress) as bar:
-        patterns = mine(study.graphs, settings.min_support, settings.max_nodes, settings.keep, settings.min_nodes)
+        patterns = mine(study.graphs, **settings.model_dump())
         bar.update(len(patterns))
     study.save_patterns(patterns)
     sizes = Counter(len(pattern.nodes) for pattern in patterns)
