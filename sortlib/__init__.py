@@ -18,11 +18,13 @@ _HOME = {
     "generate": "sortlib.generation",
     "run": "sortlib.runner.campaign",
     "judge": "sortlib.judging",
+    "check": "sortlib.checking",
     "platforms": "sortlib.platform",
     "Study": "sortlib.study",
     "open_study": "sortlib.pipeline",
+    "explore": "sortlib.explorer",
 }
-_MODULES = {"apis", "figures", "tables", "zoo"}
+_MODULES = {"apis", "details", "figures", "tables", "zoo"}
 
 __version__ = "0.1.0"
 __all__ = sorted([*_HOME, *_MODULES])

@@ -16,94 +16,26 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import get_overridable_functions, get_testing_overrides, resolve_name
 
+from sortlib.api_tables import (  # noqa: F401 - the traits are public here
+    COMMUTATIVE,
+    DATA_MOVEMENT,
+    FILLS,
+    FORM_ONLY,
+    HIDDEN_WRITES,
+    IF_TENSOR,
+    PACKED_STEPS,
+    PAPER_APIS,
+    PARAMETERS,
+    QUERIES,
+    RANDOM,
+    RANDOM_WITH,
+    RECURRENT,
+    REFLECTED,
+    SAME,
+    STEPS,
+    SUM_OF_PRODUCTS,
+)
 from sortlib.errors import SortError
-
-# The 15 APIs of the paper's Table I, canonical name -> the paper's spelling (section IV-E).
-PAPER_APIS = {
-    "flatten": "flatten",
-    "mul": "__mul__",
-    "div": "div",
-    "softmax": "softmax",
-    "adaptive_avg_pool2d": "adaptive_avg_pool2d",
-    "matmul": "matmul",
-    "max_pool2d": "max_pool2d",
-    "batch_norm": "batch_norm",
-    "dropout": "dropout",
-    "relu": "relu",
-    "conv2d": "conv2d",
-    "gelu": "gelu",
-    "linear": "linear",
-    "layer_norm": "layer_norm",
-    "add": "__add__",
-}
-
-# Spellings that PyTorch documents as aliases, and the names that Python's operators arrive under.
-_SAME = {
-    "__add__": "add", "__radd__": "add", "__iadd__": "add",
-    "__sub__": "sub", "__rsub__": "sub", "__isub__": "sub", "rsub": "sub", "subtract": "sub",
-    "__mul__": "mul", "__rmul__": "mul", "__imul__": "mul", "multiply": "mul",
-    "__truediv__": "div", "__rtruediv__": "div", "__itruediv__": "div", "__div__": "div", "__rdiv__": "div",
-    "__idiv__": "div", "divide": "div", "true_divide": "div",
-    "__floordiv__": "floor_divide", "__rfloordiv__": "floor_divide", "__ifloordiv__": "floor_divide",
-    "__mod__": "remainder", "__rmod__": "remainder", "__imod__": "remainder",
-    "__pow__": "pow", "__rpow__": "pow", "__ipow__": "pow",
-    "__matmul__": "matmul", "__rmatmul__": "matmul", "__imatmul__": "matmul",
-    "__and__": "bitwise_and", "__rand__": "bitwise_and", "__iand__": "bitwise_and",
-    "__or__": "bitwise_or", "__ror__": "bitwise_or", "__ior__": "bitwise_or",
-    "__xor__": "bitwise_xor", "__rxor__": "bitwise_xor", "__ixor__": "bitwise_xor",
-    "__lshift__": "bitwise_left_shift", "__rshift__": "bitwise_right_shift",
-    "__invert__": "bitwise_not", "__neg__": "neg", "negative": "neg", "__pos__": "positive", "__abs__": "abs",
-    "absolute": "abs", "__eq__": "eq", "__ne__": "ne", "not_equal": "ne", "__lt__": "lt", "less": "lt",
-    "__le__": "le", "less_equal": "le", "__gt__": "gt", "greater": "gt", "__ge__": "ge", "greater_equal": "ge",
-    "__getitem__": "getitem", "__setitem__": "setitem", "concat": "cat", "concatenate": "cat", "clip": "clamp",
-    "swapaxes": "transpose", "swapdims": "transpose", "moveaxis": "movedim", "arccos": "acos", "arcsin": "asin",
-    "arctan": "atan", "fix": "trunc", "max_pool2d_with_indices": "max_pool2d",
-    "max_pool1d_with_indices": "max_pool1d", "max_pool3d_with_indices": "max_pool3d",
-    "adaptive_max_pool1d_with_indices": "adaptive_max_pool1d",
-    "adaptive_max_pool2d_with_indices": "adaptive_max_pool2d",
-    "adaptive_max_pool3d_with_indices": "adaptive_max_pool3d",
-    "fractional_max_pool2d_with_indices": "fractional_max_pool2d",
-    "fractional_max_pool3d_with_indices": "fractional_max_pool3d",
-}  # fmt: skip
-
-_REFLECTED = {
-    "__rsub__", "rsub", "__rtruediv__", "__rdiv__", "__rfloordiv__", "__rmod__", "__rpow__", "__rmatmul__",
-    "__rlshift__", "__rrshift__",
-}  # fmt: skip
-
-# Operands of these may be exchanged without a change of the result, so their edges share the label "operand".
-COMMUTATIVE = {
-    "add", "mul", "maximum", "minimum", "fmax", "fmin", "eq", "ne", "logical_and", "logical_or", "logical_xor",
-    "bitwise_and", "bitwise_or", "bitwise_xor", "hypot", "logaddexp", "logaddexp2",
-}  # fmt: skip
-
-# Draw random numbers when active; see ``is_random``.
-RANDOM = {
-    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
-    "feature_dropout", "rrelu", "bernoulli", "bernoulli_", "multinomial", "normal", "normal_", "rand",
-    "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "poisson", "uniform_",
-    "gumbel_softmax", "random_", "exponential_", "native_dropout", "empty", "empty_like", "new_empty",
-}  # fmt: skip
-
-# Only move, select or reinterpret elements: every platform must return the same bits.
-DATA_MOVEMENT = {
-    "flatten", "view", "reshape", "permute", "transpose", "t", "T", "mT", "getitem", "setitem", "cat", "stack",
-    "chunk", "split", "unbind", "squeeze", "unsqueeze", "expand", "expand_as", "repeat", "roll", "contiguous",
-    "clone", "detach", "pad", "unfold", "movedim", "flip", "tile", "view_as", "reshape_as", "unflatten", "narrow",
-    "select", "index_select", "gather", "masked_fill", "where", "data", "pixel_shuffle", "pixel_unshuffle",
-    "channel_shuffle", "rot90", "hstack", "vstack", "split_with_sizes", "tensor_split", "embedding",
-}  # fmt: skip
-
-# Sums of products or of terms, whose error grows with the length of the sum.
-SUM_OF_PRODUCTS = {
-    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear", "matmul",
-    "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "einsum", "bilinear", "sum", "mean", "avg_pool1d", "avg_pool2d",
-    "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "cumsum", "inner", "outer",
-    "tensordot",
-}  # fmt: skip
-
-# Calls that return a tensor but only ask or set an attribute of one.
-_QUERIES = {"requires_grad_", "retain_grad", "is_nested", "grad", "_base", "__hash__", "is_leaf", "_use_count"}
 
 
 class Argument(NamedTuple):
@@ -141,8 +73,43 @@ def _testing_overrides():
     return get_testing_overrides()
 
 
-def _parameters(func) -> tuple[tuple[str, ...], bool]:
-    """Argument names of a function; for built-ins the lambdas that PyTorch keeps for its own tests name them."""
+@functools.cache
+def _schemas(name: str) -> tuple:
+    """Names of the positional arguments of every overload of an ATen operator."""
+    return tuple(_positional(schema) for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}"))
+
+
+def _positional(schema) -> tuple[str, ...]:
+    return tuple("input" if a.name == "self" else a.name for a in schema.arguments if not a.kwarg_only)
+
+
+def _is_op(func) -> bool:
+    return isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+
+
+def _target(func) -> str:
+    """The dotted name under which ``resolve`` finds the function."""
+    if isinstance(func, torch._ops.OpOverload):
+        return f"torch.ops.{func.namespace}.{func._opname}.{func._overloadname}"
+    if _is_op(func):
+        return "torch.ops." + func._qualified_op_name.replace("::", ".")
+    name = getattr(func, "__name__", str(func))
+    return resolve_name(func) or (
+        f"torch.{name}" if getattr(torch, name, None) is func else f"{getattr(func, '__module__', None) or '?'}.{name}"
+    )
+
+
+def _parameters(func, target) -> tuple[tuple[str, ...], bool]:
+    """Names of the positional arguments, and whether the last takes all that remain.
+
+    Built-in functions have no signature: the lambdas that PyTorch keeps for its own tests name their arguments, and
+    operator schemas those which the lambdas leave out.
+    """
+    if target in PARAMETERS:
+        return tuple(PARAMETERS[target].split()), False
+    if _is_op(func):
+        overload = func if isinstance(func, torch._ops.OpOverload) else getattr(func, func.overloads()[0])
+        return _positional(overload._schema), False
     name = getattr(func, "__name__", "")
     functional = getattr(torch, name[:-1], None) if name.endswith("_") else None  # relu_ is bound like relu
     for candidate in (func, _testing_overrides().get(func), _testing_overrides().get(functional)):
@@ -152,56 +119,90 @@ def _parameters(func) -> tuple[tuple[str, ...], bool]:
             signature = inspect.signature(candidate)
         except (ValueError, TypeError):
             continue
-        names = [p.name for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        star = any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values())
+        kinds = {p.name: p.kind for p in signature.parameters.values()}
+        names = [n for n, kind in kinds.items() if kind not in (inspect._VAR_KEYWORD, inspect._KEYWORD_ONLY)]
         if names == ["args"]:  # a wrapper that hides its arguments
             continue
-        return tuple("input" if name == "self" else name for name in names), star
-    return ("args",), True
+        star = inspect._VAR_POSITIONAL in kinds.values()
+        if names and names[0] in ("self", "tensor", "inputs"):
+            names[0] = "input"
+        if candidate is not func:
+            names = [n for n in names if n != "out"]  # by keyword only
+            if not star:
+                names += _beyond(tuple(names), name)
+        return tuple(names), star
+    takes_tensor = target.startswith(("torch.Tensor.", "torch._foreach_"))
+    return ("input", "args") if takes_tensor else ("args",), True
+
+
+def _beyond(names, operator) -> tuple[str, ...]:
+    """Positional arguments of an operator that follow the given ones."""
+    longer = [schema for schema in _schemas(operator) if schema[: len(names)] == names]
+    return max(longer, key=len, default=names)[len(names) :]
 
 
 def _base_name(name: str) -> tuple[str, bool]:
     """Name without the in-place underscore, and whether there was one."""
-    if name in _SAME:
-        return _SAME[name], name.startswith("__i") and name not in ("__invert__",) or name == "__setitem__"
+    if name in SAME:
+        return SAME[name], name.startswith("__i") and name not in ("__invert__",) or name == "__setitem__"
     if name.endswith("_") and not name.endswith("__"):
         base = name[:-1]
-        if any(hasattr(home, base) for home in (torch, torch.Tensor, F)):
-            return _SAME.get(base, base), True
+        homes = (torch, torch.Tensor, F)
+        if name not in FILLS and any(inspect.isroutine(getattr(home, base, None)) for home in homes):
+            return SAME.get(base, base), True
         return name, True
     return name, False
+
+
+# Namespaces in which a name means something else than in ``torch``.
+_NAMESPACES = ("linalg", "fft", "sparse", "nested", "signal", "distributed", "ops")
+
+
+def _canonical(target: str) -> tuple[str, bool, str]:
+    """(canonical name, whether it writes in place, last part) of a dotted name."""
+    parts = target.split(".")
+    last = parts[-2] if parts[-1] in ("__get__", "__set__", "__delete__") else parts[-1]
+    space = parts[1] if len(parts) > 2 else ""
+    if space == "ops":  # torch.ops.aten.add.Tensor is add; torch.ops.mylib.mine is mylib.mine
+        space, last = ("" if parts[2] == "aten" else parts[2]), parts[3]
+    elif space == "distributed":
+        space = "distributed"
+    elif target == "torch.Tensor.unfold":  # windows of one dimension; torch.nn.functional.unfold is im2col
+        space = "Tensor"
+    elif space not in _NAMESPACES and not (space == "special" and not hasattr(torch, last)):
+        space = ""
+    elif len(parts) > 3:
+        space = ".".join(parts[1:-1])
+    name, inplace = _base_name(last)
+    name = f"{space}.{name}" if space else name
+    return SAME.get(name, name), inplace, last
 
 
 @functools.cache
 def identify(func) -> Api:
     """The API behind a function that ``__torch_function__`` reports."""
-    target = resolve_name(func) or f"{getattr(func, '__module__', None) or '?'}.{getattr(func, '__name__', func)}"
-    parts = target.split(".")
-    last = parts[-2] if parts[-1] in ("__get__", "__set__", "__delete__") else parts[-1]
-    name, inplace = _base_name(last)
-    # torch.linalg.norm and torch.norm are two operations; torch.special.softmax and torch.softmax are one.
-    if (
-        len(parts) > 2
-        and parts[1] in ("linalg", "fft", "sparse", "nested", "signal", "ops")
-        or (len(parts) > 2 and parts[1] == "special" and not hasattr(torch, name))
-    ):
-        name = ".".join([*parts[1:-1], name])
-    parameters, variadic = _parameters(func)
-    if last in _REFLECTED and len(parameters) >= 2:
+    target = _target(func)
+    name, inplace, last = _canonical(target)
+    parameters, variadic = _parameters(func, target)
+    if last in REFLECTED and target not in PARAMETERS and len(parameters) >= 2:
         parameters = (parameters[1], parameters[0], *parameters[2:])
-    if last in ("__getitem__", "__setitem__"):
-        parameters, variadic = (
-            (("input", "indices"), False) if last == "__getitem__" else (("input", "indices", "value"), False)
-        )
-    if parts[-1] == "__get__":
+    kind = target.rpartition(".")[2]
+    if kind == "__get__":
         parameters, variadic = ("input",), False
-    query = last in _QUERIES or parts[-1] in ("__set__", "__delete__")
+    query = last in QUERIES or kind in ("__set__", "__delete__")
     return Api(name, target, parameters, variadic, inplace, query)
 
 
 def bind(api: Api, args: tuple, kwargs: dict) -> tuple[Argument, ...]:
-    """Name the arguments of a call, built-ins included; ``unbind`` gives the call back unchanged."""
+    """Name the arguments of a call, built-ins included; ``unbind`` gives an equal call back."""
     names = api.parameters
+    if api.name in RECURRENT and len(args) == 9:
+        names = tuple((STEPS if isinstance(args[3], bool) else PACKED_STEPS).split())
+    if kwargs and api.target.rpartition(".")[2] in REFLECTED:
+        # ``torch.rsub(x, other=y)`` is y - x: keywords name places, and the bound names say which operand it is.
+        places = ("input", "other")[len(args) :]
+        args = (*args, *(kwargs[place] for place in places if place in kwargs))
+        kwargs = {name: value for name, value in kwargs.items() if name not in places}
     bound = []
     if len(args) > len(names) or (api.variadic and len(args) >= len(names)):
         fixed = len(names) - 1
@@ -209,6 +210,9 @@ def bind(api: Api, args: tuple, kwargs: dict) -> tuple[Argument, ...]:
         bound.append(Argument(names[-1], tuple(args[fixed:]), "variadic"))
     else:
         bound += [Argument(name, value, "positional") for name, value in zip(names, args, strict=False)]
+    for place, (name, value, kind) in enumerate(bound[1:3], 1):
+        if (api.name, name) in IF_TENSOR and isinstance(value, torch.Tensor):
+            bound[place] = Argument(IF_TENSOR[api.name, name], value, kind)
     bound += [Argument(name, value, "keyword") for name, value in (kwargs or {}).items()]
     return tuple(bound)
 
@@ -231,17 +235,37 @@ def writes_in_place(api: Api, arguments) -> bool:
     return api.inplace or any(a.name == "inplace" and a.value is True for a in arguments)
 
 
+def form_only(api: Api) -> bool:
+    """Whether this in-place spelling changes the form of a tensor object and writes into no memory."""
+    return api.target.rpartition(".")[2] in FORM_ONLY
+
+
+def written_arguments(api: Api, arguments) -> set[str]:
+    """Names of the arguments whose memory this call writes, as far as names and flags tell."""
+    names = {"out"} & {a.name for a in arguments}
+    if arguments and writes_in_place(api, arguments) and not form_only(api):
+        names.add(arguments[0].name)
+    if api.name in HIDDEN_WRITES:
+        hidden, flag, default = HIDDEN_WRITES[api.name]
+        if {a.name: a.value for a in arguments}.get(flag, default) not in (None, False):
+            names.update(hidden)
+    return names
+
+
 def is_random(api_name: str, arguments) -> bool:
     """Whether this call draws random numbers (dropout outside training does not)."""
+    given = {a.name: a.value for a in arguments}
+    if api_name in RANDOM_WITH:
+        share, flag = RANDOM_WITH[api_name]
+        return bool(given.get(share)) and (flag is None or given.get(flag, True) is not False)
     if api_name not in RANDOM:
         return False
-    given = {a.name: a.value for a in arguments}
-    return given.get("training", given.get("train", True)) is not False
+    return given.get("training", given.get("train", api_name != "rrelu")) is not False
 
 
 def edge_label(api_name: str, path: tuple, output: int = 0, several: bool = False, alias: bool = False) -> str:
     """The label that mining compares (see ``graph.Edge``)."""
-    label = str(path[0])
+    label = "input" if path[0] == "self" else str(path[0])
     if api_name in COMMUTATIVE and label in ("input", "other"):
         label = "operand"
     if several:
@@ -254,22 +278,37 @@ def paper_name(api_name: str) -> str:
     return PAPER_APIS.get(api_name, api_name)
 
 
-# Operators that reach outside the process.
-_REFUSED = {"from_file", "save", "load"}
+# Operators that reach outside the process, or call back into Python.
+_REFUSED = {
+    "from_file", "save", "load", "load_library", "share_memory_", "apply_", "map_", "map2_", "register_hook",
+    "register_post_accumulate_grad_hook", "distributed", "c10d", "_c10d_functional", "module_load", "_make_subclass",
+    "_make_wrapper_subclass", "set_data", "storage", "untyped_storage", "backward",
+}  # fmt: skip
+# Double-underscore names that are operators or lead to one, beside Python's operators.
+_SPECIAL = {"__get__", "__reversed__", "__deepcopy__"}
 
 
 @functools.cache
-def _overridable() -> frozenset:
+def overridable() -> frozenset:
+    """Every function that PyTorch reports to modes."""
     return frozenset(f for group in get_overridable_functions().values() for f in group) | set(_testing_overrides())
 
 
-def _is_operator(name: str, found) -> bool:
-    if name in _REFUSED or isinstance(found, type):
+def _is_operator(parts, found) -> bool:
+    name = parts[-1]
+    special = {part for part in parts if part.startswith("__")}
+    if _REFUSED.intersection(parts) or not special <= (SAME.keys() | _SPECIAL) or not callable(found):
         return False
-    if isinstance(found, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        return True
-    built_in = (getattr(home, name, None) for home in (torch._C._VariableFunctions, torch._C._nn, torch.Tensor))
-    return found in _overridable() or found in [f for f in built_in if f is not None]
+    if _is_op(found):  # TorchScript's own operators (aten::save writes files) are unknown to the dispatcher
+        packet = isinstance(found, torch._ops.OpOverloadPacket)
+        overloads = [getattr(found, name) for name in found.overloads()] if packet else [found]
+        return any(torch._C._dispatch_has_kernel(overload.name()) for overload in overloads)
+    if parts[-1] == "__get__" or inspect.isroutine(found):
+        homes = {"torch": torch._C._VariableFunctions, "torch._C._nn": torch._C._nn, "torch.Tensor": torch.Tensor}
+        home = homes.get(".".join(parts[:-1]))
+        private = home is torch.Tensor and name.startswith("_")
+        return found in overridable() or (not private and found == getattr(home, name, None))
+    return False
 
 
 @functools.cache
@@ -289,8 +328,8 @@ def resolve(target: str):
         try:
             for part in parts[1:]:
                 found = getattr(found, part)
-        except AttributeError:
+        except (AttributeError, ImportError, RuntimeError):
             found = None
-        if found is not None and _is_operator(parts[-1], found):
+        if found is not None and _is_operator(parts, found):
             return found
     raise SortError(f"{target!r} is no operator of torch {torch.__version__}")

@@ -116,6 +116,11 @@ class Canonical:
     orbit: np.ndarray
     tied: np.ndarray
 
+    def take(self, rows: np.ndarray) -> Canonical:
+        """The same for the patterns numbered ``rows``."""
+        keys = [self.keys[k] for k in rows.tolist()]
+        return Canonical(self.order[rows], self.batch.take(rows), keys, self.orbit[rows], self.tied[rows])
+
 
 def _refine(colour, batch: Batch, out_hash, in_hash, rounds):
     """Colour refinement; ``colour`` is (n, patterns)."""

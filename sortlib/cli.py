@@ -64,6 +64,8 @@ def study(
 
 def finish(opened, notebooks, progress):
     """Notebooks, report, and the closing lines of a study."""
+    import pandas as pd
+
     from sortlib.notebooks import run_notebooks
     from sortlib.report import write_report
 
@@ -73,6 +75,10 @@ def finish(opened, notebooks, progress):
     print(f"\nReport: {report}")
     if notebooks:
         print(f"Notebooks: {opened.directory / 'notebooks'}")
+    judged = pd.concat([opened.judged, opened.judged_single])
+    counts = ", ".join(f"{number} {verdict}" for verdict, number in judged["evidence"].value_counts().items())
+    print(f"\n{judged['case'].nunique()} cases, {len(judged)} calls: {counts}; "
+          f"{(judged['paper'] == 'fail').sum()} fail the paper's rule")  # fmt: skip
     print("\nThe most interesting findings:")
     for place, row in enumerate(opened.findings.head(5).to_dict("records"), 1):
         print(f"{place}. {row['verdict']} {row['api']} ({row['calls']} calls, {row['reference']} against "
@@ -98,6 +104,30 @@ def platforms():
     for row in rows.to_dict("records"):
         state = "available" if row["available"] else f"missing: {row['missing']}"
         print(f"{row['platform']:<{width}}  {row['what']} [{state}]")
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="YAML list of entries with id, inputs and call; it is code and is run.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of a line per entry.")] = False,
+):
+    """Judge single expressions on two platforms. The exit status is 1 where an expected verdict is not met."""
+    import json
+
+    from sortlib.checking import check_file
+
+    results = check_file(file)
+    if as_json:
+        print(json.dumps(results, indent=1))
+    else:
+        width = max(len(str(result["id"])) for result in results)
+        for result in results:
+            verdict = f"skipped: {result['skipped']}" if result["skipped"] else (
+                f"{result['evidence']} (paper: {result['paper']}): {result['reason']}")  # fmt: skip
+            wrong = f" [expected {result['expected']}]" if result["ok"] is False else ""
+            print(f"{result['id']:<{width}}  {verdict}{wrong}")
+    if any(result["ok"] is False for result in results):
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -29,6 +29,7 @@ class Corpus:
     slot_of : (nodes, kinds) the slot of that kind, -1 if none.
     half_ptr : (nodes + 1,) first half-link of each node; half_node, half_count : (half-links,) the other end, parallels.
     link_ptr : (nodes + 1,) first outgoing link; link_dst, link_argument, link_count, link_first : (links,).
+    pair_key, pair_count : (source * nodes + destination) of each joined pair, sorted, and the number of its edges.
     link_edges : positions in its graph of each link's edges, from ``link_first`` on.
     kind_out, kind_argument, kind_api : (apis, kinds) what a kind means: outgoing?, edge label, API of the new node.
     triples : (triples, 3) frequent (source API, argument, destination API).
@@ -81,6 +82,8 @@ class Corpus:
         self.link_argument = self.link_key % labels
         self.link_dst = self.link_key // labels % max(self.nodes, 1)
         self.link_src = self.link_key // labels // max(self.nodes, 1)
+        self.pair_key, which = np.unique(self.link_key // labels, return_inverse=True)
+        self.pair_count = np.bincount(which, weights=self.link_count).astype(np.int64)
         self.link_ptr = np.searchsorted(self.link_src, np.arange(self.nodes + 1))
 
     def _slots(self):

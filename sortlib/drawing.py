@@ -41,22 +41,33 @@ def draw(features: TensorFeatures, seed: str, sampler: str = "quantile") -> torc
 def _booleans(features, rng, count):
     # Exactly the recorded number of True, since it decides the shape that a boolean index returns.
     values = np.zeros(count, bool)
-    values[: round((features.mean or 0.0) * count)] = True
-    return rng.permutation(values)
+    if features.numel == count:
+        places = np.arange(count)
+    else:  # memory that the view repeats, or skips
+        places = np.lib.stride_tricks.as_strided(
+            np.arange(count), features.shape, [8 * step for step in features.strides]
+        )
+        places = np.unique(places)
+    chosen = round((features.mean or 0.0) * places.size)
+    values[rng.permutation(places)[:chosen]] = True
+    return values
 
 
 def _numbers(features, rng, count, sampler, dtype):
     if dtype.is_complex:
         parts = [_numbers(features, rng, count, sampler, torch.float64) for _ in range(2)]
         return (parts[0] + 1j * parts[1]).astype(np.complex128)
+    exact = dtype in (torch.float64, torch.int32, torch.int64, torch.uint32, torch.uint64)
     if features.minimum is None:  # nothing finite was seen, or the record holds no values
         values = np.zeros(count)
     elif sampler == "uniform":
         values = rng.uniform(features.minimum, features.maximum, count)
     else:
-        values = _by_quantiles(features, rng, count)
+        values = _by_quantiles(features, rng, count, np.float64 if exact else np.float32)
     if not dtype.is_floating_point:
-        return np.clip(np.rint(values), features.minimum, features.maximum).astype(np.int64)
+        if features.minimum is not None:
+            values = np.clip(np.rint(values), features.minimum, features.maximum)
+        return np.clip(values, -(2.0**63), 2.0**63 - 1024).astype(np.int64)  # 1024: the step of float64 there
     if features.integral:
         values = np.rint(values)
     values = values.astype(np.float64 if dtype == torch.float64 else np.float32)
@@ -66,11 +77,11 @@ def _numbers(features, rng, count, sampler, dtype):
     return values
 
 
-def _by_quantiles(features, rng, count):
+def _by_quantiles(features, rng, count, kind):
     """Inverse of the recorded distribution function, as a table so that large tensors stay cheap."""
     if not features.quantiles:
         return np.zeros(count)
-    table = np.interp((np.arange(_TABLE) + 0.5) / _TABLE, LEVELS, features.quantiles).astype(np.float32)
+    table = np.interp((np.arange(_TABLE) + 0.5) / _TABLE, LEVELS, features.quantiles).astype(kind)
     values = table[rng.integers(0, _TABLE, count, dtype=np.uint16)]
     if features.zeros:
         values[rng.random(count, dtype=np.float32) < features.zeros] = 0

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch._C import _functorch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch._subclasses.fake_tensor import FakeTensor
 
 from sortlib.apis import Argument
 
@@ -153,7 +156,7 @@ def map_tensors(value, change: Callable[[tuple, Any], Any], kind=torch.Tensor, p
     if isinstance(value, torch.Size):
         return value
     if isinstance(value, tuple) and hasattr(value, "_fields"):  # namedtuple
-        return type(value)(*(map_tensors(item, change, kind, (*path, i)) for i, item in enumerate(value)))
+        return value._make(map_tensors(item, change, kind, (*path, i)) for i, item in enumerate(value))
     if isinstance(value, (list, tuple)):
         return type(value)(map_tensors(item, change, kind, (*path, i)) for i, item in enumerate(value))
     if isinstance(value, dict):
@@ -176,10 +179,28 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def _as_numbers(tensor):
-    """Elements as float64 in one dimension (real and imaginary parts for complex)."""
+    """The elements in one dimension, real and imaginary parts apart, without a copy where memory is dense.
+
+    Elements that stride 0 repeats are taken once, which changes no share and no quantile.
+    """
+    tensor = tensor.resolve_neg()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
-    return tensor.reshape(-1)
+    for dim, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if size > 1 and step == 0:
+            tensor = tensor.narrow(dim, 0, 1)
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    flat = tensor.permute(order).reshape(-1)
+    if flat.dtype in _COMPARABLE:
+        return flat
+    return flat.to(torch.float32 if flat.is_floating_point() else torch.float64)
+
+
+# What ``torch.aminmax`` reads; float8 and the wider unsigned integers are converted first.
+_COMPARABLE = {
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
+    torch.float32, torch.float64,
+}  # fmt: skip
 
 
 def _systematic_sample(flat):
@@ -192,29 +213,45 @@ def _systematic_sample(flat):
 def measure(tensor: torch.Tensor, role: str = "call") -> TensorFeatures:
     """Features of a tensor; NaN and infinities are data and never an error.
 
-    Tensors without readable values (meta, fake, sparse, quantised) keep their form only.
+    Tensors without readable values (meta, fake, sparse, quantised, nested) keep their form only. Below a transform of
+    ``torch.func`` the form is that of one example and the values are those of the whole batch.
     """
-    plain = tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
-    form = {
+    if _functorch.peek_interpreter_stack() is not None:
+        form = _form(tensor, role)
+        while _functorch.is_functorch_wrapped_tensor(tensor):
+            tensor = _functorch.get_unwrapped(tensor)
+        with temporarily_clear_interpreter_stack():
+            return replace(measure(tensor), **form)
+    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        form = _form(tensor, role)
+        plain_memory = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_nested
+        if not plain_memory or tensor.is_meta or isinstance(tensor, FakeTensor) or tensor.numel() == 0:
+            return TensorFeatures(**form)
+        try:
+            flat = _as_numbers(tensor.detach())
+        except (NotImplementedError, RuntimeError):  # a dtype that PyTorch stores and cannot read, as float4
+            return TensorFeatures(**form)
+        return TensorFeatures(**form, **_values(flat))
+
+
+def _form(tensor, role) -> dict:
+    sized = not tensor.is_nested
+    return {
         "dtype": dtype_name(tensor.dtype),
-        "shape": tuple(int(size) for size in tensor.shape),
-        "strides": tuple(int(step) for step in tensor.stride()) if tensor.layout == torch.strided else (),
+        "shape": tuple(int(size) for size in tensor.shape) if sized else (),
+        "strides": tuple(int(step) for step in tensor.stride()) if sized and tensor.layout == torch.strided else (),
         "role": role,
         "requires_grad": bool(tensor.requires_grad),
     }
-    if not plain or tensor.numel() == 0:
-        return TensorFeatures(**form)
-    with torch.no_grad():
-        return TensorFeatures(**form, **_values(_as_numbers(tensor.detach())))
 
 
 def _values(flat) -> dict:
-    sample = _systematic_sample(flat).to("cpu", torch.float64).numpy()
     if flat.dtype == torch.bool:
         # Counted exactly: the number of True decides the shape that a boolean index returns.
         share = float(flat.sum()) / flat.numel()
         return {"minimum": float(share == 1), "maximum": float(share > 0), "mean": share, "zeros": 1 - share,
                 "integral": True}  # fmt: skip
+    sample = _systematic_sample(flat).to("cpu", torch.float64).numpy()
     low, high = (float(bound) for bound in torch.aminmax(flat))
     shares = {}
     if not (math.isfinite(low) and math.isfinite(high)):
@@ -232,21 +269,30 @@ def _values(flat) -> dict:
     if sample.size == 0:
         return {**shares, "minimum": low, "maximum": high}
     nonzero = sample[sample != 0]
-    quantiles = ()
-    if nonzero.size:
-        quantiles = np.quantile(nonzero, LEVELS)
-        quantiles[0], quantiles[-1] = min(low, quantiles[0]), max(high, quantiles[-1])
-        quantiles = tuple(float(q) for q in quantiles)
+    with np.errstate(over="ignore", invalid="ignore"):  # float64 near its limit
+        mean, std = (value if math.isfinite(value) else None for value in (float(sample.mean()), float(sample.std())))
+        whole = bool((sample == np.round(sample)).all()) and low == round(low) and high == round(high)
     return {
         **shares,
         "minimum": low,
         "maximum": high,
-        "mean": float(sample.mean()),
-        "std": float(sample.std()),
+        "mean": mean,
+        "std": std,
         "zeros": 1 - nonzero.size / sample.size,
-        "quantiles": quantiles,
-        "integral": bool((sample == np.round(sample)).all()),
+        "quantiles": _sketch(nonzero, low, high),
+        "integral": whole,
     }
+
+
+def _sketch(nonzero, low, high) -> tuple[float, ...]:
+    if not nonzero.size:
+        return ()
+    with np.errstate(over="ignore", invalid="ignore"):
+        quantiles = np.quantile(nonzero, LEVELS)
+    if not np.isfinite(quantiles).all():  # the distance between two float64 values overflowed
+        quantiles = np.quantile(nonzero, LEVELS, method="nearest")
+    quantiles[0], quantiles[-1] = min(low, quantiles[0]), max(high, quantiles[-1])
+    return tuple(float(q) for q in quantiles)
 
 
 # ---- the JSON form of values, shared by the record store, cases and the workers' protocol ----
@@ -262,6 +308,28 @@ class Opaque:
     text: str = field(default="")
 
 
+_PLAIN = (
+    bool, int, float, complex, str, type(None), type(Ellipsis), np.generic, torch.Size, torch.dtype, torch.device,
+    torch.memory_format, torch.layout, torch.Tensor, TensorFeatures, Opaque,
+)  # fmt: skip
+
+
+def plain(value):
+    """A copy of an argument without anything that could hold a tensor unseen: other objects become ``Opaque``."""
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, slice):  # a tensor in a slice is used as a number
+        parts = (value.start, value.stop, value.step)
+        return slice(*(int(part) if isinstance(part, torch.Tensor) else plain(part) for part in parts))
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return value._make(map(plain, value))
+    if isinstance(value, (list, tuple)):
+        return (list if isinstance(value, list) else tuple)(map(plain, value))
+    if isinstance(value, dict):
+        return {plain(name): plain(item) for name, item in value.items()}
+    return Opaque(f"{type(value).__module__}.{type(value).__qualname__}")
+
+
 def encode(value, special: Callable[[Any], dict | None] = lambda value: None):
     """A JSON form of an argument value; ``special`` may give the form of further types."""
     given = special(value)
@@ -270,7 +338,7 @@ def encode(value, special: Callable[[Any], dict | None] = lambda value: None):
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else {"$float": repr(value)}
+        return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
     if isinstance(value, TensorFeatures):
         given = {name: item for name, item in vars(value).items() if item != _DEFAULTS.get(name, _DEFAULTS)}
         return {"$tensor": given}
@@ -292,18 +360,26 @@ def encode(value, special: Callable[[Any], dict | None] = lambda value: None):
     if isinstance(value, torch.device):
         return {"$device": value.type}
     if isinstance(value, complex):
-        return {"$complex": [value.real, value.imag]}
+        return {"$complex": [encode(value.real), encode(value.imag)]}
     if isinstance(value, np.generic):
         return encode(value.item())
-    return {"$opaque": repr(value)[:200]}
+    return {"$opaque": value.text if isinstance(value, Opaque) else repr(value)[:200]}
 
 
 def decode(form, special: dict[str, Callable] | None = None):
-    """The value behind ``encode``'s form; ``special`` maps further tags to functions of their content."""
+    """The value behind ``encode``'s form; ``special`` maps further tags to functions of their content.
+
+    Raises
+    ------
+    ValueError
+        The form is none that ``encode`` writes.
+    """
     if isinstance(form, list):
         return [decode(item, special) for item in form]
     if not isinstance(form, dict):
         return form
+    if len(form) != 1:
+        raise ValueError(f"a recorded value has one tag, not {sorted(form)}")
     ((tag, content),) = form.items()
     if special and tag in special:
         return special[tag](content)
@@ -317,15 +393,24 @@ def decode(form, special: dict[str, Callable] | None = None):
     if tag == "$slice":
         return slice(*(decode(part, special) for part in content))
     if tag == "$torch":
-        found = getattr(torch, content, None)
+        found = getattr(torch, str(content), None)
         if not isinstance(found, (torch.dtype, torch.memory_format, torch.layout)):
             raise ValueError(f"torch.{content} is no dtype, memory format or layout")
         return found
     simple = {
         "$float": float,
         "$ellipsis": lambda _: Ellipsis,
-        "$device": torch.device,
-        "$complex": lambda parts: complex(*parts),
+        "$device": _device,
+        "$complex": lambda parts: complex(*map(decode, parts)),
         "$opaque": Opaque,
     }
+    if tag not in simple:
+        raise ValueError(f"unknown tag {tag!r} in a recorded value")
     return simple[tag](content)
+
+
+def _device(name) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"{name!r} is no device type") from None

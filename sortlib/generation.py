@@ -78,11 +78,17 @@ class TestCase:
 
 
 class CaseList(list):
-    """Generated cases; ``skipped`` maps the id of every pattern without a case to the reason."""
+    """Generated cases.
 
-    def __init__(self, cases=(), skipped=None):
+    Attributes
+    ----------
+    skipped : the id of every pattern without a case -> the reason.
+    left_out : reason -> number of records that could not take part.
+    """
+
+    def __init__(self, cases=(), skipped=None, left_out=None):
         super().__init__(cases)
-        self.skipped = skipped or {}
+        self.skipped, self.left_out = skipped or {}, dict(left_out or {})
 
 
 def generate(
@@ -123,7 +129,7 @@ def generate(
         raise SortError(f"per_pattern is {per_pattern}; it must be 1 or more")
     index = RecordIndex(records, max_elements)
     names = [graph.name for graph in graphs]
-    cases, skipped = CaseList(), {}
+    cases, skipped = CaseList(left_out=index.left_out), {}
     for pattern in patterns:
         made, reason = _cases_of(pattern, index, names, per_pattern, seed, sampler)
         cases.extend(made)
@@ -158,6 +164,7 @@ class RecordIndex:
     def __init__(self, records, max_elements=None):
         self.left_out = defaultdict(int)
         self.by_key = {}
+        self.samples = []
         self.forms = defaultdict(list)
         forms = {}
         for record in records:
@@ -172,7 +179,8 @@ class RecordIndex:
                 form = forms[record.api, slots, outputs] = _Form(slots, outputs)
                 self.forms[record.api].append(form)
             form.records.append(record)
-            self.by_key[record.key] = (record, form)
+            self.by_key[record.key] = record
+        self.samples = sorted({sample for _, sample, _ in self.by_key})
 
 
 def _unusable(record, max_elements):
@@ -221,7 +229,7 @@ def _cases_of(pattern, index, names, count, seed, sampler):
         if label["alias"]:
             return [], "an edge stands for shared memory, which a case cannot rebuild"
         joins.append(_Join(src, dst, label["argument"], int(label["output"] or 0)))
-    witnesses = _witnesses(pattern, index, names)
+    witnesses = _witnesses(pattern, joins, index, names)
     if not witnesses:
         left_out = "; ".join(f"{number} records left out: {reason}" for reason, number in index.left_out.items())
         return [], f"no recorded occurrence can be used ({left_out or 'the records are of other graphs'})"
@@ -237,15 +245,16 @@ def _integer(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "little")
 
 
-def _witnesses(pattern, index, names):
-    """Records of the pattern's own occurrences: {node: record} for each embedding and sample."""
-    samples = sorted({key[1] for key in index.by_key})
+def _witnesses(pattern, joins, index, names):
+    """Records of the pattern's own occurrences: a record for each node, for each embedding and sample."""
     found = []
     for embedding in pattern.embeddings:
-        for sample in samples:
+        for sample in index.samples:
             keys = [(names[embedding.graph], sample, node) for node in embedding.nodes]
             if all(key in index.by_key for key in keys):
-                found.append([index.by_key[key][0] for key in keys])
+                records = [index.by_key[key] for key in keys]
+                if all(_wiring(node, joins, records) is not None for node in {j.dst for j in joins}):
+                    found.append(records)
     return found
 
 
@@ -300,7 +309,9 @@ def _fits(node, joins, chosen):
 
 
 def _signature(form, output):
-    return form.outputs[output] if output < len(form.outputs) else None
+    """Signature of an output of a ``_Form`` or a record; None if there is no such output."""
+    found = form.outputs[output] if output < len(form.outputs) else None
+    return found.signature if isinstance(found, TensorFeatures) else found
 
 
 def _slots(slots, wanted):
@@ -318,39 +329,45 @@ def _slots(slots, wanted):
     return result
 
 
+def _wiring(node, joins, records):
+    """Path -> join for every operand of a node that comes from inside the pattern, or None if they do not fit."""
+    incoming = [j for j in joins if j.dst == node]
+    slots = [(path, apis.edge_label(records[node].api, path), f.signature) for path, f in records[node].tensors()]
+    paths = _slots(slots, [(j.label, _signature(records[j.src], j.output)) for j in incoming])
+    return None if paths is None else dict(zip(paths, incoming, strict=True))
+
+
 def _build(pattern, joins, records, seed, sampler, number):
     order = _order(pattern)
     place = {node: position for position, node in enumerate(order)}
     nodes = []
     for node in order:
-        record = records[node]
-        incoming = [j for j in joins if j.dst == node]
-        slots = [(path, apis.edge_label(record.api, path), f.signature) for path, f in record.tensors()]
-        wanted = [(j.label, records[j.src].outputs[j.output].signature) for j in incoming]
-        wired = dict(zip(_slots(slots, wanted), incoming, strict=True))
-        nodes.append(_case_node(record, {path: [place[j.src], j.output] for path, j in wired.items()}, place[node]))
+        wired = {path: [place[j.src], j.output] for path, j in _wiring(node, joins, records).items()}
+        nodes.append(_case_node(records[node], wired, place[node]))
     edges = tuple((place[j.src], place[j.dst], e.argument) for j, e in zip(joins, pattern.edges, strict=True))
     identity = json.dumps([pattern.id, [[n.target, n.arguments] for n in nodes], seed, sampler, number])
     return TestCase(hashlib.sha256(identity.encode()).hexdigest()[:16], pattern.id, tuple(nodes), edges, seed, sampler)
 
 
 def _case_node(record, wired, position):
-    aliases = dict(record.aliases)
+    # Arguments that were one tensor in the model stay one: wired together, or drawn once.
+    first = dict(record.aliases)
+    shared = {first.get(path, path): source for path, source in reversed(wired.items())}
 
     def form(path, features):
-        if path in wired:
-            return _Wired(wired[path])
-        # Arguments that were one tensor in the model are drawn once.
-        first = aliases.get(path, path)
-        return _Drawn(features, f"{position}." + ".".join(map(str, first)))
+        root = first.get(path, path)
+        if path in wired or root in shared:
+            return _Wired(wired.get(path) or shared[root])
+        return _Drawn(features, f"{position}." + ".".join(map(str, root)))
 
     arguments = [
         [a.name, encode(map_tensors(a.value, form, TensorFeatures, (a.name,)), _special), a.kind]
         for a in record.arguments
     ]
+    # Through JSON, so that a case just made and one read from disk are equal.
     return CaseNode(
-        record.api, record.target, arguments, record.key, record.module_path, record.source, record.inplace,
-        record.random,
+        record.api, record.target, json.loads(json.dumps(arguments)), record.key, record.module_path, record.source,
+        record.inplace, record.random,
     )  # fmt: skip
 
 

@@ -39,6 +39,36 @@ class Jobs:
     argument: np.ndarray | None = None
 
 
+class Sampling:
+    """Cuts the embeddings of a pattern that has more than ``dense`` of them in one graph down to ``sample``.
+
+    ``partial`` (patterns, graphs) says where that happened; it is None as long as it did not.
+    """
+
+    def __init__(self, corpus, patterns, dense, sample, partial=None):
+        self.corpus, self.patterns, self.dense, self.sample, self.partial = corpus, patterns, dense, sample, partial
+
+    def cut(self, pattern, rows, cyclic):
+        if not len(pattern) or np.bincount(pattern - pattern.min()).max() <= self.dense:
+            return pattern, rows, cyclic
+        graphs = self.corpus.graphs
+        key = pattern.astype(np.int64) * graphs + self.corpus.node_graph[rows[0]]
+        names, which, count = np.unique(key, return_inverse=True, return_counts=True)
+        many = count > self.dense
+        if not many.any():
+            return pattern, rows, cyclic
+        if self.partial is None:
+            self.partial = np.zeros((self.patterns, graphs), bool)
+        self.partial[names[many] // graphs, names[many] % graphs] = True
+        # ordered by a hash: a sample that looks random and is the same in every run
+        salt = np.arange(len(rows), dtype=np.uint64)[:, None] << np.uint64(40)
+        order = np.lexsort((mix(rows.astype(np.uint64) + salt).sum(axis=0), key))
+        place = np.empty(len(key), np.int64)
+        place[order] = np.arange(len(key)) - np.repeat(np.cumsum(count) - count, count)
+        keep = ~many[which] | (place < self.sample)
+        return pattern[keep], rows[:, keep], cyclic[keep]
+
+
 class Embeddings:
     """The embeddings of numbered patterns of one size, sorted by pattern."""
 
@@ -52,18 +82,24 @@ class Embeddings:
     def counts(self):
         return np.diff(self.ptr)
 
+    def select(self, keep):
+        """The embeddings marked in ``keep``."""
+        ptr = np.concatenate([[0], np.cumsum(keep)])[self.ptr]
+        return Embeddings(self.rows[:, keep], ptr, self.cyclic[keep])
 
-def seeds(corpus: Corpus) -> Embeddings:
-    """Every link as an embedding of its (API, argument, API) triple; node 0 is the source."""
+
+def seeds(corpus: Corpus, graphs: np.ndarray, sampling: Sampling) -> Embeddings:
+    """Every link of the chosen ``graphs`` as an embedding of its (API, argument, API) triple; node 0 is the source."""
     apis, labels = len(corpus.alphabet.apis), len(corpus.alphabet.arguments)
     source, target = corpus.node_api[corpus.link_src].astype(np.int64), corpus.node_api[corpus.link_dst]
     key = (source * labels + corpus.link_argument) * apis + target
     wanted = (corpus.triples[:, 0] * labels + corpus.triples[:, 1]) * apis + corpus.triples[:, 2]
     order = np.argsort(key, kind="stable")
+    order = order[graphs[corpus.node_graph[corpus.link_src[order]]]]
     rows = np.stack([corpus.link_src, corpus.link_dst]).astype(np.int32)[:, order]
-    ptr = np.append(np.searchsorted(key[order], wanted), len(key))
-    loose = _links_into(corpus, rows[1], rows[:1]) > 1
-    return Embeddings(rows, ptr, loose)
+    target = np.searchsorted(wanted, key[order])
+    cyclic = _joins_more(corpus, rows[1], rows[:1])
+    return collect([sampling.cut(target, rows, cyclic)], len(wanted), 2)
 
 
 def _inside(rows, at, node):
@@ -74,12 +110,25 @@ def _inside(rows, at, node):
     return found
 
 
-def _links_into(corpus, node, rows):
-    """How many edges run between ``node[i]`` and the nodes of embedding i, parallels counted."""
+def _joins_more(corpus, node, rows):
+    """Whether two or more edges run between ``node[i]`` and the nodes of embedding i, parallels counted."""
     degree = corpus.half_ptr[node + 1] - corpus.half_ptr[node]
-    owner, half = spread(degree, corpus.half_ptr[node])
-    weight = corpus.half_count[half] * _inside(rows, owner, corpus.half_node[half])
-    return np.bincount(owner, weights=weight, minlength=len(node)).astype(np.int64)
+    several = degree > 1
+    several[~several] = corpus.half_count[corpus.half_ptr[node[~several]]] > 1
+    result = np.zeros(len(node), bool)
+    few = np.flatnonzero(several & (degree <= 2 * len(rows)))
+    owner, half = spread(degree[few], corpus.half_ptr[node[few]])
+    weight = corpus.half_count[half] * _inside(rows, few[owner], corpus.half_node[half])
+    result[few] = np.bincount(owner, weights=weight, minlength=len(few)) > 1
+    many = np.flatnonzero(several & (degree > 2 * len(rows)))  # a hub: ask for each node of the embedding instead
+    total = np.zeros(len(many), np.int64)
+    for row in rows:
+        for src, dst in ((node[many], row[many]), (row[many], node[many])):
+            key = src.astype(np.int64) * corpus.nodes + dst
+            place = np.minimum(np.searchsorted(corpus.pair_key, key), len(corpus.pair_key) - 1)
+            total += corpus.pair_count[place] * (corpus.pair_key[place] == key)
+    result[many] = total > 1
+    return result
 
 
 def _pattern_of(ptr, start, stop):
@@ -100,11 +149,13 @@ def _blocks(weights, limit):
         start = stop
 
 
-def count_new_nodes(corpus: Corpus, held: Embeddings, orbit: np.ndarray, threshold: int, wait=lambda share: None):
-    """Which extensions by a new node occur in at least ``threshold`` graphs.
+def count_new_nodes(corpus: Corpus, held: Embeddings, orbit: np.ndarray, threshold: np.ndarray, mine: np.ndarray):
+    """Which extensions by a new node occur in enough graphs.
 
     Parameters
     ----------
+    threshold : (patterns,) number of graphs from which on an extension is reported.
+    mine : booleans over all graphs: those with embeddings here.
     orbit : (patterns, n) nodes with equal numbers are interchangeable; an extension is named by the first of them.
 
     Returns
@@ -112,8 +163,9 @@ def count_new_nodes(corpus: Corpus, held: Embeddings, orbit: np.ndarray, thresho
     pattern, at, kind : the extensions.
     graphs : (extensions, graphs) packed bits, the graphs with each.
     """
-    size, kinds, graphs = held.size, max(corpus.kinds, 1), corpus.graphs
-    found = []
+    size, kinds, graphs = held.size, max(corpus.kinds, 1), int(mine.sum())
+    number = np.cumsum(mine) - 1  # graphs counted without those of other shards
+    found = [(np.zeros(0, np.int64),) * 3 + (np.zeros((0, (corpus.graphs + 7) // 8), np.uint8),)]
     step = max(1, FLAGS // max(size * kinds * graphs, 1))
     blocks = _blocks(np.maximum(held.counts(), BLOCK // step + 1), BLOCK)
     for start, stop in blocks:
@@ -122,7 +174,7 @@ def count_new_nodes(corpus: Corpus, held: Embeddings, orbit: np.ndarray, thresho
             high = min(low + BLOCK, held.ptr[stop])
             rows = held.rows[:, low:high]
             pattern = _pattern_of(held.ptr, low, high)
-            graph = corpus.node_graph[rows[0]]
+            graph = number[corpus.node_graph[rows[0]]]
             for at in range(size):
                 node = rows[at]
                 count = corpus.slot_ptr[node + 1] - corpus.slot_ptr[node]
@@ -131,10 +183,10 @@ def count_new_nodes(corpus: Corpus, held: Embeddings, orbit: np.ndarray, thresho
                 base = ((pattern - start) * size + orbit[pattern, at]) * (kinds * graphs) + graph
                 flags[base[owner[free]] + corpus.slot_kind[slot[free]] * graphs] = True
         flags = flags.reshape(-1, graphs)
-        code = np.flatnonzero(np.count_nonzero(flags, axis=1) >= threshold)
-        found.append((code // (size * kinds) + start, code // kinds % size, code % kinds,
-                      np.packbits(flags[code], axis=1)))  # fmt: skip
-        wait(held.ptr[stop] / max(held.ptr[-1], 1))
+        code = np.flatnonzero(np.count_nonzero(flags, axis=1) >= np.repeat(threshold[start:stop], size * kinds))
+        bits = np.zeros((len(code), corpus.graphs), bool)
+        bits[:, mine] = flags[code]
+        found.append((code // (size * kinds) + start, code // kinds % size, code % kinds, np.packbits(bits, axis=1)))
     return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
 
 
@@ -151,14 +203,16 @@ def _has_free(corpus, rows, owner, slot):
     return free
 
 
-def add_nodes(corpus: Corpus, held: Embeddings, jobs: Jobs, patterns: Batch, tied, thin=None, wait=lambda share: None):
+def add_nodes(corpus: Corpus, held: Embeddings, jobs: Jobs, patterns: Batch, tied, sampling: Sampling, thin, touched):
     """Carry out extensions by a new node.
 
     Parameters
     ----------
     patterns, tied : the new patterns, and whether they may be symmetric.
+    sampling : what to do with dense patterns.
     thin : keep only this many embeddings for each pattern and graph, besides those on which more edges can be
         closed; None keeps all.
+    touched : (nodes,) booleans, set where a node is part of some embedding.
     """
     size = held.size + 1
     count = held.counts()[jobs.source]
@@ -167,28 +221,34 @@ def add_nodes(corpus: Corpus, held: Embeddings, jobs: Jobs, patterns: Batch, tie
     parts = []
     for first, last in _blocks(weights, BLOCK):
         low, high = (ends[first - 1] if first else 0), ends[last - 1]
-        for piece in _add_block(corpus, held, jobs, low, high, count, size):
-            parts.append(_settle(corpus, patterns, tied, *piece, thin))
-        wait(last / len(ends))
-    return _collect(parts, len(patterns), size)
+        for piece in _joined(corpus, held, jobs, low, high, count):
+            touched[piece[1]] = True
+            parts.append(sampling.cut(*_settle(corpus, patterns, tied, *piece, thin)))
+    return collect(parts, len(patterns), size)
 
 
-def _add_block(corpus, held, jobs, low, high, count, size):
+def _joined(corpus, held, jobs, low, high, count):
+    """Join the jobs from ``low`` to ``high``, whole patterns at a time: (target, rows, cyclic) of each portion."""
     job, at = spread(count[low:high], held.ptr[jobs.source[low:high]])
     job += low
     slot = corpus.slot_of[held.rows[jobs.at[job], at], jobs.to[job]]
     hit = slot >= 0
     job, at, slot = job[hit], at[hit], slot[hit]
-    owner, half = spread(corpus.slot_size[slot], corpus.slot_start[slot])
-    node = corpus.half_node[half]
-    job, at = job[owner], at[owner]
-    rows = held.rows[:, at]
-    outside = ~_inside(rows, np.arange(len(node)), node)
-    job, rows, node, at = job[outside], rows[:, outside], node[outside], at[outside]
-    cyclic = held.cyclic[at] | (_links_into(corpus, node, rows) > 1)
-    rows = np.concatenate([rows, node[None]])
-    rows = np.take_along_axis(rows, jobs.order[job].T, axis=0)
-    yield jobs.target[job], rows, cyclic
+    if not len(job):
+        return
+    start = np.flatnonzero(np.append(True, np.diff(jobs.target[job]) != 0))
+    ends = np.append(start[1:], len(job))
+    for first, last in _blocks(np.add.reduceat(corpus.slot_size[slot], start), BLOCK):
+        part = slice(start[first], ends[last - 1])
+        owner, half = spread(corpus.slot_size[slot[part]], corpus.slot_start[slot[part]])
+        node = corpus.half_node[half]
+        which, source = job[part][owner], at[part][owner]
+        outside = ~_inside(held.rows, source, node)
+        which, source, node = which[outside], source[outside], node[outside]
+        rows = held.rows[:, source]
+        cyclic = held.cyclic[source] | _joins_more(corpus, node, rows)
+        rows = np.concatenate([rows, node[None]])
+        yield jobs.target[which], np.take_along_axis(rows, jobs.order[which].T, axis=0), cyclic
 
 
 def _settle(corpus, patterns, tied, target, rows, cyclic, thin):
@@ -204,7 +264,7 @@ def _settle(corpus, patterns, tied, target, rows, cyclic, thin):
     return target, rows, cyclic
 
 
-def _collect(parts, patterns, size):
+def collect(parts, patterns, size):
     if not parts:
         return Embeddings(np.zeros((size, 0), np.int32), np.zeros(patterns + 1, np.int64), np.zeros(0, bool))
     target = np.concatenate([part[0] for part in parts])
@@ -296,7 +356,7 @@ def _have(patterns, which, src, dst, argument):
     return result
 
 
-def add_edges(corpus: Corpus, held: Embeddings, old: Batch, jobs: Jobs, patterns: Batch, tied):
+def add_edges(corpus: Corpus, held: Embeddings, old: Batch, jobs: Jobs, patterns: Batch, tied, sampling: Sampling):
     """Carry out extensions by an edge; only patterns with several jobs or symmetry can repeat an occurrence."""
     size = held.size
     count = held.counts()[jobs.source]
@@ -321,5 +381,6 @@ def add_edges(corpus: Corpus, held: Embeddings, old: Batch, jobs: Jobs, patterns
         keep = real & (corpus.link_count[link] > have)
         job, rows = job[keep], rows[:, keep]
         rows = np.take_along_axis(rows, jobs.order[job].T, axis=0)
-        parts.append(_settle(corpus, patterns, doubtful, jobs.target[job], rows, np.ones(len(job), bool), None))
-    return _collect(parts, len(patterns), size)
+        settled = _settle(corpus, patterns, doubtful, jobs.target[job], rows, np.ones(len(job), bool), None)
+        parts.append(sampling.cut(*settled))
+    return collect(parts, len(patterns), size)

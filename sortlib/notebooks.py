@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 
 from tqdm.auto import tqdm
@@ -39,10 +40,15 @@ def run_notebooks(study: Study, progress: bool = True, kernels: int = 2) -> list
     outputs = {path.name: study.path("notebooks", path.name) for path in notebooks()}
     todo = [p for p in notebooks() if done.get(p.name) != marks[p.name] or not outputs[p.name].is_file()]
     failures = []
-    with ThreadPoolExecutor(kernels) as pool, tqdm(
-        total=len(marks), initial=len(marks) - len(todo), desc="notebooks", unit="notebook", disable=not progress
-    ) as bar:
-        running = {pool.submit(_execute, path, outputs[path.name], study): path for path in todo}
+    # Processes, since papermill changes the working directory while it runs a notebook.
+    with (
+        ProcessPoolExecutor(kernels, mp_context=get_context("spawn")) as pool,
+        tqdm(
+            total=len(marks), initial=len(marks) - len(todo), desc="notebooks", unit="notebook", disable=not progress
+        ) as bar,
+    ):
+        directory = str(study.directory.resolve())
+        running = {pool.submit(_execute, path, outputs[path.name].resolve(), directory): path for path in todo}
         for future in as_completed(running):
             path = running[future]
             bar.set_description(f"notebooks {path.stem}")
@@ -58,14 +64,14 @@ def run_notebooks(study: Study, progress: bool = True, kernels: int = 2) -> list
     return list(outputs.values())
 
 
-def _execute(path, output, study):
+def _execute(path, output, directory):
     import papermill
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # papermill and nbformat warn about their own future changes
         papermill.execute_notebook(
-            str(path), str(output), parameters={"study": str(study.directory.resolve())}, kernel_name="python3",
-            cwd=str(FOLDER), progress_bar=False,
+            str(path), str(output), parameters={"study": directory}, kernel_name="python3",
+            cwd=str(FOLDER), progress_bar=False, extra_arguments=["--log-level=ERROR"],
         )  # fmt: skip
 
 

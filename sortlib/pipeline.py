@@ -74,13 +74,16 @@ def _trace(study, progress):
     wanted = {entry.name: fingerprint(entry.model_dump(mode="json"), zoo.seed, study.manifest["made_with"]["torch"])
               for entry in zoo.models}  # fmt: skip
     done = study.stage("trace").get("done", {})
-    with tqdm(zoo.models, desc="trace", unit="model", disable=not progress) as bar:
+    todo = [entry for entry in zoo.models if done.get(entry.name, {}).get("fingerprint") != wanted[entry.name]]
+    mark = fingerprint(wanted)
+    if not todo and study.stage("trace").get("fingerprint") == mark:
+        return
+    with tqdm(todo, desc="trace", unit="model", disable=not progress) as bar:
         for entry in bar:
             bar.set_description(f"trace {entry.name}")
-            if done.get(entry.name, {}).get("fingerprint") != wanted[entry.name]:
-                done[entry.name] = {"fingerprint": wanted[entry.name], **_trace_model(study, entry, zoo)}
-                study.note("trace", done=done, models=[name for name in wanted if name in done])
-    study.note("trace", done=done, models=list(wanted), fingerprint=fingerprint(wanted))
+            done[entry.name] = {"fingerprint": wanted[entry.name], **_trace_model(study, entry, zoo)}
+            study.note("trace", done=done, models=[name for name in wanted if name in done])
+    study.note("trace", done=done, models=list(wanted), fingerprint=mark)
     study.forget("graphs", "records")
 
 
@@ -140,8 +143,9 @@ def _generate(study, progress):
 def spread(patterns, count):
     """``count`` patterns that cover sizes and APIs evenly; all of them for None.
 
-    Patterns are taken in turn from groups of equal size and equal rarest API, so that the many large patterns of one
-    block do not crowd out the rest; within a group by id, which is as good as random and the same everywhere.
+    Patterns are taken in turn from groups of equal size, equal rarest API, and with or without a join, so that the many
+    large patterns of one block do not crowd out the rest; within a group by id, which is as good as random and the
+    same everywhere.
     """
     if count is None or len(patterns) <= count:
         return list(patterns)
@@ -149,7 +153,7 @@ def spread(patterns, count):
     groups = {}
     for pattern in sorted(patterns, key=lambda p: p.id):
         rarest = min(pattern.nodes, key=lambda api: (frequency[api], api))
-        groups.setdefault((len(pattern.nodes), rarest), []).append(pattern)
+        groups.setdefault((len(pattern.nodes), rarest, pattern.has_join), []).append(pattern)
     queues = [groups[key] for key in sorted(groups)]
     chosen = []
     for turn in range(max(map(len, queues))):
@@ -168,6 +172,8 @@ def _run(study, progress):
     parts = sorted(folder.glob("part-*.parquet"))
     done = {case for part in parts for case in pd.read_parquet(part, columns=["case"])["case"]}
     pending = [case for case in study.cases if case.id not in done]
+    if not pending:
+        return
     writer = _Parts(folder, len(parts))
     versions = {}
     total = len(study.cases)
@@ -209,7 +215,10 @@ class _Parts:
 def _tables(study, progress):
     from sortlib import tables
 
-    tables.write_all(study)
+    mark = fingerprint(study.stage("generate"), study.stage("run"), study.config.threshold)
+    if study.stage("tables").get("fingerprint") != mark:
+        tables.write_all(study)
+        study.note("tables", fingerprint=mark)
 
 
 def trace_zoo(name, only=None, out=None, progress=True):

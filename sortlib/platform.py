@@ -103,20 +103,23 @@ def missing(platform: Platform) -> str:
     return ""
 
 
-def require(text: str) -> Platform:
+def require(platform: str | Platform) -> Platform:
     """``parse``, and a clear line where this machine lacks the platform.
+
+    A ``Platform`` made by hand is taken as it is, once the machine has its device.
 
     Raises
     ------
     SortError
         Names what is missing and which platforms exist here.
     """
-    platform = parse(text)
-    reason = missing(platform)
+    found = platform if isinstance(platform, Platform) else parse(platform)
+    # A module that registers a backend is imported in the worker, which says what is wrong with it.
+    reason = "" if found.imports else missing(found)
     if reason:
         available = platforms().query("available")["platform"]
-        raise SortError(f"platform {text!r} is not available: {reason}; this machine has {choices(available)}")
-    return platform
+        raise SortError(f"platform {found.name!r} is not available: {reason}; this machine has {choices(available)}")
+    return found
 
 
 def default_candidate() -> str:

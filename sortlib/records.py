@@ -43,11 +43,14 @@ def load_records(path) -> list[CallRecord]:
     if version != SCHEMA_VERSION:
         raise SortError(f"{Path(path).name} holds records of version {version}; this sortlib reads {SCHEMA_VERSION}. "
                         "Trace the models again")  # fmt: skip
-    return [_record(row) for row in table.to_pylist()]
+    try:
+        return [_record(row) for row in table.to_pylist()]
+    except (KeyError, TypeError, ValueError) as error:
+        raise SortError(f"{path} is no readable record file: {str(error).splitlines()[0]}") from None
 
 
 def _text(form) -> str:
-    return json.dumps(form, separators=(",", ":"))
+    return json.dumps(form, separators=(",", ":"), allow_nan=False)
 
 
 def _record(row) -> CallRecord:

@@ -133,7 +133,7 @@ class Study:
             raise SortError(f"{self.directory}: no study there (manifest.json is missing); make one with "
                             f"'sortlib study quick --out {self.directory}'")  # fmt: skip
         try:
-            self.manifest = json.loads(manifest.read_text())
+            self.manifest = json.loads(manifest.read_text(encoding="utf-8"))
             version = self.manifest["version"]
             self.config = validated(StudyConfig, self.manifest["config"], manifest)
         except (json.JSONDecodeError, KeyError, TypeError):
@@ -168,9 +168,11 @@ class Study:
         return self.manifest["stages"].get(name, {})
 
     def note(self, name, **facts):
-        """Write a stage's facts into the manifest."""
-        self.manifest["stages"][name] = facts
-        self.save_manifest()
+        """Write a stage's facts into the manifest, unless they stand there already."""
+        facts = json.loads(json.dumps(facts))  # as they will be read again
+        if self.manifest["stages"].get(name) != facts:
+            self.manifest["stages"][name] = facts
+            self.save_manifest()
 
     def save_manifest(self):
         """Write the manifest at once and whole."""
@@ -209,7 +211,7 @@ class Study:
 
     @cached_property
     def patterns(self) -> list[Pattern]:
-        rows = json.loads(self._have("patterns.json").read_text())
+        rows = json.loads(self._have("patterns.json").read_text(encoding="utf-8"))
         return [_read_pattern(row) for row in rows]
 
     def save_patterns(self, patterns):
@@ -344,9 +346,9 @@ def _read_pattern(row) -> Pattern:
 
 def _write(path: Path, text: str):
     """Replace a file whole, so that an interrupt leaves the old or the new one."""
-    temporary = path.with_suffix(path.suffix + ".new")
+    temporary = path.with_suffix(f"{path.suffix}.{os.getpid()}")  # two processes may read and complete one study
     try:
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, path)
     except OSError as error:
         raise SortError(f"{path}: cannot be written: {error.strerror}") from None

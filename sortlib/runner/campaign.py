@@ -7,26 +7,25 @@ hang costs the one case concerned, is confirmed once in a fresh process, and bec
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from pathlib import Path
 
 from sortlib.errors import SortError
 from sortlib.generation import TestCase
-from sortlib.platform import require, worker_threads
+from sortlib.platform import Platform, require, worker_threads
 from sortlib.runner.process import Worker, WorkerDied
-from sortlib.runner.transport import memory_dir
+from sortlib.runner.transport import exchange_folder
 
 AHEAD = 3  # cases whose reference outputs may wait in memory for the candidate
+SHARE = 16  # cases of one executor task: it starts two processes, so it should be worth their start
 
 
 def run(
     cases,
-    reference: str = "cpu",
-    candidate: str = "cpu:baseline",
+    reference: str | Platform = "cpu",
+    candidate: str | Platform = "cpu:baseline",
     executor=None,
     timeout: float = 60,
     progress: bool = True,
@@ -36,7 +35,7 @@ def run(
     Parameters
     ----------
     cases : list of ``TestCase``.
-    reference, candidate : platform names (``sl.platforms()`` lists them).
+    reference, candidate : platform names (``sl.platforms()`` lists them), or ``Platform`` objects made by hand.
     executor : any ``concurrent.futures.Executor``; each of its tasks runs a share of the cases in worker processes
         of its own. None works here.
     timeout : seconds for one case on one platform.
@@ -55,9 +54,10 @@ def run(
     import pandas as pd
     from tqdm.auto import tqdm
 
-    require(reference), require(candidate)
+    reference, candidate = require(reference), require(candidate)
     rows = []
-    with tqdm(total=len(cases), desc=f"{reference} against {candidate}", unit="case", disable=not progress) as bar:
+    with tqdm(total=len(cases), desc=f"{reference.name} against {candidate.name}", unit="case",
+              disable=not progress) as bar:  # fmt: skip
         for _, found in campaign(cases, reference, candidate, timeout, executor):
             rows += found
             bar.update()
@@ -69,20 +69,24 @@ def campaign(cases, reference, candidate, timeout=60, executor=None, versions=No
 
     ``versions``, a dictionary, receives what each worker said about itself.
     """
+    reference, candidate = require(reference), require(candidate)
     if executor is None:
         yield from _pipeline(cases, reference, candidate, timeout, versions)
         return
-    share = 16  # a task starts two processes, so it should be worth their start
     forms = [case.to_json() for case in cases]
     tasks = [
-        executor.submit(run_share, forms[start : start + share], reference, candidate, timeout)
-        for start in range(0, len(forms), share)
+        executor.submit(run_share, forms[start : start + SHARE], reference, candidate, timeout)
+        for start in range(0, len(forms), SHARE)
     ]
-    done = (rows for task in tasks for rows in task.result())
-    yield from zip(cases, done, strict=True)
+    try:
+        done = (rows for task in tasks for rows in task.result())
+        yield from zip(cases, done, strict=True)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
-def run_share(forms: list[dict], reference: str, candidate: str, timeout: float) -> list[list[dict]]:
+def run_share(forms: list[dict], reference: Platform, candidate: Platform, timeout: float) -> list[list[dict]]:
     """The task that is sent to an executor: the rows of some cases, given in ``TestCase.to_json``'s form."""
     cases = [TestCase.from_json(form) for form in forms]
     return [rows for _, rows in _pipeline(cases, reference, candidate, timeout, None)]
@@ -90,34 +94,34 @@ def run_share(forms: list[dict], reference: str, candidate: str, timeout: float)
 
 def _pipeline(cases: Iterable, reference, candidate, timeout, versions):
     threads = worker_threads()
-    first, second = Worker(require(reference), threads), Worker(require(candidate), threads)
-    folder = Path(tempfile.mkdtemp(prefix="sortlib-", dir=memory_dir()))
-    try:
-        with first, second, ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
-            first.start(), second.start()
-            if versions is not None:
-                versions.update({reference: first.versions, candidate: second.versions})
+    first, second = Worker(reference, threads), Worker(candidate, threads)
+    with exchange_folder() as folder, first, second, ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
+        starts = one.submit(first.start), two.submit(second.start)
+        for start in starts:
+            start.result()
+        if versions is not None:
+            versions.update({reference.name: first.versions, candidate.name: second.versions})
+        lowered = candidate.dtype not in (None, reference.dtype)
 
-            def begin(case):
-                outcome = one.submit(_reference, first, case, folder, timeout)
-                return case, two.submit(lambda: _candidate(second, case, outcome.result(), folder, timeout))
+        def begin(case):
+            outcome = one.submit(_reference, first, case, folder, timeout, lowered)
+            return case, two.submit(lambda: _candidate(second, case, outcome.result(), folder, timeout, lowered))
 
-            waiting, source = deque(), iter(cases)
-            try:
-                waiting.extend(begin(case) for case in islice(source, AHEAD))
-                while waiting:
-                    case, future = waiting.popleft()
-                    rows = future.result()
-                    waiting.extend(begin(case) for case in islice(source, 1))
-                    yield case, _complete(case, rows, reference, candidate)
-            finally:
-                # An interrupt must not wait for cases that nobody will read.
-                for _, future in waiting:
-                    future.cancel()
-                if waiting:
-                    first.stop(), second.stop()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        waiting, source = deque(), iter(cases)
+        try:
+            waiting.extend(begin(case) for case in islice(source, AHEAD))
+            while waiting:
+                case, future = waiting[0]
+                rows = future.result()
+                waiting.popleft()
+                waiting.extend(begin(case) for case in islice(source, 1))
+                yield case, _complete(case, rows, reference.name, candidate.name)
+        finally:
+            # An interrupt must not wait for cases that nobody will read.
+            for _, future in waiting:
+                future.cancel()
+            if waiting:
+                first.close(), second.close()
 
 
 def _ask_twice(worker, timeout, op, **request):
@@ -131,34 +135,47 @@ def _ask_twice(worker, timeout, op, **request):
             return again.messages, again
 
 
-def _reference(worker, case, folder, timeout):
+def _reference(worker, case, folder, timeout, lowered):
+    """What the reference says of a case: its nodes by number (as text), and the digest of the inputs."""
     target = folder / case.id
     target.mkdir(exist_ok=True)
-    messages, death = _ask_twice(worker, timeout, "reference", case=case.to_json(), folder=str(target))
+    messages, death = _ask_twice(worker, timeout, "reference", case=case.to_json(), folder=str(target), lowered=lowered)
     nodes = {str(m["node"]): m for m in messages if "node" in m}
-    digest = next((m["digest"] for m in messages if "digest" in m), None)
-    return nodes, digest, _death_row(death, messages, "reference")
+    ended = _ending(messages, death)
+    if ended:
+        node, status, text = ended
+        # The candidate still runs the call, to see whether the other side ends as well.
+        nodes[str(node)] = {"status": status, "error": text}
+    return nodes, next((m["digest"] for m in messages if "digest" in m), None)
 
 
-def _candidate(worker, case, outcome, folder, timeout):
-    nodes, digest, death_row = outcome
+def _candidate(worker, case, outcome, folder, timeout, lowered):
+    """The rows of a case by node number."""
+    nodes, digest = outcome
     messages, death = _ask_twice(worker, timeout, "candidate", case=case.to_json(), reference=nodes)
     shutil.rmtree(folder / case.id, ignore_errors=True)
     other = next((m["digest"] for m in messages if "digest" in m), None)
     if digest and other and digest != other:
         raise SortError(f"case {case.id}: the two platforms drew different inputs ({digest}, {other}); "
                         "their NumPy versions disagree")  # fmt: skip
-    rows = {m["row"]["node"]: m["row"] for m in messages if "row" in m}
-    for row in filter(None, (death_row, _death_row(death, messages, "candidate"))):
-        rows.setdefault(row["node"], row)
+    rows = {m["row"]["node"]: {**m["row"], "lowered": lowered} for m in messages if "row" in m}
+    ended = _ending(messages, death)
+    if ended:
+        node, status, text = ended
+        given = nodes.get(str(node), {})
+        side = "both" if "error" in given else "candidate"
+        message = f"reference: {given['error']}; candidate: {text}" if side == "both" else text
+        rows.setdefault(node, {"node": node, "status": status, "side": side, "message": message})
     return rows
 
 
-def _death_row(death, messages, side):
-    if death is None:
+def _ending(messages, death):
+    """(node, status, text) of a case that its worker could not finish, else None."""
+    trouble = next((m["trouble"] for m in messages if "trouble" in m), None)
+    if death is None and trouble is None:
         return None
     node = next((m["at"] for m in reversed(messages) if "at" in m), 0)
-    return {"node": node, "status": death.kind, "side": side, "message": str(death)}
+    return (node, death.kind, str(death)) if death else (node, "exception", trouble)
 
 
 def _complete(case, rows, reference, candidate):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import torch
 
+from sortlib import thresholds
 from sortlib.features import encode, measure
-from sortlib.runner import evidence
+from sortlib.runner import bounds, evidence
 from sortlib.runner.execution import full_precision, has_precision_flags, seed_of
 from sortlib.runner.transport import as_array, load_array, load_tensor
 
@@ -32,21 +32,23 @@ class Comparison:
         self.difference = {}  # (node, output) -> largest difference of the own chain, None where it broke
         self.same = {}  # (node, output) -> whether bits and layout agree with the reference
 
-    def row(self, position: int) -> dict | None:
-        """The outcome of one node; None where an earlier node of the own chain and the local run both broke."""
+    def row(self, position: int) -> dict:
+        """The outcome of one node that the reference has run, or died of."""
         node, given = self.case["nodes"][position], self.reference[str(position)]
         seed = seed_of(self.case, position)
         own, local, incoming = self._run(node, position, seed)
         row = {"node": position, "incoming": incoming, "seconds_reference": given.get("seconds")}
         if "error" in given:
-            ours = local or own
-            both = ours is not None and ours.error is not None
-            return {**row, "status": "exception", "side": "both" if both else "reference", "message": given["error"]}
+            status = given.get("status", "exception")
+            both = status == "exception" and local.error is not None
+            message = given["error"] if both or local.error is None else f"{given['error']}; the candidate raised " \
+                f"{type(local.error).__name__}: {bounds.first_line(local.error)}"  # fmt: skip
+            return {**row, "status": status, "side": "both" if both else "reference", "message": message}
         row |= self._features("reference", given["features"][0] if given["features"] else None)
         row |= {"nan_inputs": given["nan_inputs"], "truth_missing": given["truth_missing"]}
         failed = next((call for call in (own, local) if call is not None and call.error is not None), None)
         if failed is not None:
-            message = f"{type(failed.error).__name__}: {evidence.first_line(failed.error)}"
+            message = f"{type(failed.error).__name__}: {bounds.first_line(failed.error)}"
             return {**row, "status": "exception", "side": "candidate", "message": message}
         row["seconds_candidate"] = local.seconds
         arrays = [load_array(form) for form in given["outputs"]]
@@ -89,65 +91,84 @@ class Comparison:
         return {**values, f"{side}_dtype": content.get("dtype"), f"{side}_shape": json.dumps(content.get("shape", []))}
 
     def _compare(self, node, position, own, local, arrays, given, seed):
-        result = self._features("candidate", encode(measure(local.outputs[0])) if local.outputs else None)
-        locals_, owns = [], []
+        mine = [as_array(tensor) for tensor in local.outputs]
+        result, locals_, owns = {}, [], []
+        # Where values and their positions are returned, the values decide: ties may be broken in any order.
+        values_only = node["api"] in thresholds.INDICES and any(array.dtype.kind == "f" for array in arrays)
         for output, array in enumerate(arrays):
-            mine = as_array(local.outputs[output])
-            locals_.append(evidence.compare(array, mine))
-            if own is None:
-                continue
-            chain = mine if own is local else as_array(own.outputs[output])
-            owns.append(locals_[-1] if own is local else evidence.compare(array, chain))
-            tensor, key = own.outputs[output], (position, output)
-            self.own[key] = tensor
-            self.difference[key] = owns[-1]["max_abs"]
-            layout = list(tensor.stride()) == given["outputs"][output]["strides"]
-            self.same[key] = (
-                layout
-                and owns[-1]["differing"] == 0
-                and tensor.dtype == getattr(torch, given["outputs"][output]["dtype"])
-            )
+            counts = not (values_only and array.dtype.kind in "iu")
+            found = evidence.compare(array, mine[output])
+            locals_ += [found] * counts
+            if own is not None:
+                if own is not local:
+                    found = evidence.compare(array, as_array(own.outputs[output]))
+                owns += [found] * counts
+                self._keep((position, output), own.outputs[output], given["outputs"][output], found)
+        if mine:
+            same = evidence.same_bits(arrays[0], mine[0]) and local.outputs[0].dtype == _dtype(given["outputs"][0])
+            features = given["features"][0] if same else encode(measure(local.outputs[0]))
+            result |= self._features("candidate", features)
         result |= {f"local_{name}": value for name, value in _worst(locals_).items()}
         result |= {f"propagated_{name}": value for name, value in _worst(owns).items()}
         result["propagated_broken"] = own is None
-        result |= self._errors(given, arrays, local)
-        ratio = result.get("candidate_ratio")
+        limits = [bounds.unpack(form, load_array) for form in given["bound"]]
+        result |= self._errors(given, arrays, mine, local, limits)
+        result["samples"] = min((limit.samples for limit in limits if limit), default=None)
+        ratio = result.get("candidate_own_ratio")
         if ratio and ratio > 1 and has_precision_flags(self.executor.device.type):
-            result["strict_ratio"] = self._strict(node, given, arrays, seed)
+            result["strict_ratio"], result["strict_error"] = self._strict(node, given, arrays, limits, seed)
         return result
 
-    def _strict(self, node, given, arrays, seed):
-        """Largest error over bound of the same call with reduced-precision shortcuts off."""
+    def _keep(self, key, tensor, form, found):
+        """Remember an output of the own chain, and whether the reference's is the same to the last bit."""
+        self.own[key] = tensor
+        self.difference[key] = found["max_abs"]
+        layout = list(tensor.stride()) == form["strides"]
+        self.same[key] = found["differing"] == 0 and layout and tensor.dtype == _dtype(form)
+
+    def _strict(self, node, given, arrays, limits, seed):
+        """Error over bound, and error, of the same call with reduced-precision shortcuts off."""
         arguments = self.executor.arguments(node, self.external, _Values(self.fed, self._feed))
         with full_precision(self.executor.device.type):
             call = self.executor.call(node, arguments, seed)
-        return None if call.error is not None else self._errors(given, arrays, call)["candidate_ratio"]
+        if call.error is not None:
+            return None, None
+        found = self._errors(given, arrays, [as_array(tensor) for tensor in call.outputs], call, limits)
+        return found["candidate_own_ratio"], found["candidate_error"]
 
-    def _errors(self, given, arrays, local):
+    def _errors(self, given, arrays, mine, local, limits):
         sides = {"reference": [], "candidate": []}
-        wrong = 0.0
         for output, array in enumerate(arrays):
             if given["truth"][output] is None or array.dtype.kind not in "fc":
                 continue
-            right = load_array(given["truth"][output])
-            limit = None if given["bound"][output] is None else load_array(given["bound"][output])
-            mine = local.outputs[output]
-            unit = {
-                "reference": evidence.unit_roundoff(getattr(torch, given["outputs"][output]["dtype"])),
-                "candidate": evidence.unit_roundoff(mine.dtype),
-            }
-            limits = {
-                "reference": torch.finfo(getattr(torch, given["outputs"][output]["dtype"])).max,
-                "candidate": torch.finfo(mine.dtype).max,
-            }
-            for side, values in (("reference", array), ("candidate", as_array(mine))):
-                sides[side].append(evidence.error_against(values, right, limit, unit[side]))
-                # Overflow of the output's own range is legitimate, so only truths within it count.
-                lost = (np.abs(right) <= limits[side]) & ~np.isfinite(values)
-                wrong = max(wrong, float(lost.mean()) if lost.size else 0.0)
-        result = {f"{side}_{name}": value for side, found in sides.items() for name, value in
-                  (_worst(found) or {"error": None, "rms": None, "ratio": None}).items()}  # fmt: skip
-        return {**result, "truth_finite_lost": wrong}
+            right = _truth(given["truth"][output], array)
+            dtypes = {"reference": _dtype(given["outputs"][output]), "candidate": local.outputs[output].dtype}
+            for side, values in (("reference", array), ("candidate", mine[output])):
+                if side == "candidate" and dtypes["reference"] == dtypes[side] and evidence.same_bits(array, values):
+                    sides[side].append(sides["reference"][-1])
+                else:
+                    sides[side].append(evidence.errors(values, right, limits[output], *_range(dtypes[side])))
+        nothing = {"error": None, "rms": None, "ratio": None, "own_ratio": None, "lost": 0.0}
+        result = {f"{side}_{name}": value for side, found in sides.items()
+                  for name, value in (_worst(found) or nothing).items()}  # fmt: skip
+        lost = max(result.pop("reference_lost"), result.pop("candidate_lost"))
+        return {**result, "truth_finite_lost": lost}
+
+
+def _dtype(form):
+    return getattr(torch, form["dtype"])
+
+
+def _truth(form, base):
+    if "residual" in form:
+        return evidence.Truth(residual=load_array(form["residual"]), base=base)
+    return evidence.Truth(values=load_array(form))
+
+
+def _range(dtype):
+    """Unit roundoff, smallest positive and largest number of a dtype."""
+    info = torch.finfo(dtype)
+    return bounds.unit_roundoff(dtype), info.smallest_normal * info.eps, info.max
 
 
 class _Values(dict):

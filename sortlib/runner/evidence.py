@@ -1,143 +1,26 @@
-"""Evidence about one call: float64 truth, error bound, and differences between outputs.
+"""Figures about two outputs, and about an output and the float64 truth.
 
-The bound is stored in units of the unit roundoff u of the dtype that computed, so that one array serves platforms
-of different precision. Sums of products are bounded through the sum of their absolute terms; everything else
-through conditioning, the change of the float64 result when every input moves by one rounding.
+Arrays are read in blocks that fit into a processor's cache: temporaries of a whole array in float64 would cost
+several times the call that made it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import math
-
 import numpy as np
-import torch
 
-from sortlib import apis
-from sortlib.features import map_tensors
-from sortlib.runner.execution import tensors_in
-
-# Factors of the bound, in u: see ``bound``. The probabilistic constant follows Higham and Mary (2019), whose
-# sqrt(n) bound holds with a small constant with probability close to 1; conditioning is sampled by two draws of
-# random signs, so its largest value is underestimated by a small factor.
-SUM_FACTOR = 4.0
-CONDITION_FACTOR = 8.0
+BLOCK = 1 << 15  # elements; some ten float64 temporaries of this size stay in the second-level cache
+_LARGEST = float(np.finfo(np.float64).max)
 
 
-def unit_roundoff(dtype: torch.dtype) -> float:
-    """Half the distance from 1 to the next number."""
-    return torch.finfo(dtype).eps / 2
-
-
-def widen(arguments) -> list:
-    """The same arguments in double precision."""
-
-    def double(_, tensor):
-        if tensor.is_complex():
-            return tensor.to(torch.complex128)
-        return tensor.double() if tensor.is_floating_point() else tensor
-
-    def dtypes(_, dtype):
-        return torch.float64 if dtype.is_floating_point else dtype
-
-    return [
-        argument._replace(value=map_tensors(map_tensors(argument.value, double), dtypes, torch.dtype))
-        for argument in arguments
-    ]
-
-
-def truth(executor, node, arguments, seed):
-    """Float64 outputs of a call from the same inputs, or the reason why there are none."""
-    call = executor.call(_in_double(node), widen(arguments), seed)
-    if call.error is not None:
-        return None, f"{type(call.error).__name__}: {first_line(call.error)}"
-    return call.outputs, ""
-
-
-def _in_double(node):
-    narrowing = ("torch.Tensor.float", "torch.Tensor.half", "torch.Tensor.bfloat16")
-    return {**node, "target": "torch.Tensor.double"} if node["target"] in narrowing else node
-
-
-def bound(executor, node, arguments, outputs, seed) -> list:
-    """For every float64 output an array b: an error up to b * u is what rounding explains; None where unknown.
-
-    * data movement: 0, the bits must agree;
-    * sums of products of length n: ``SUM_FACTOR * sqrt(n)`` times the sum of absolute terms;
-    * else: ``CONDITION_FACTOR`` times (the result's own size plus its change, in u, when inputs move by one u).
-    """
-    if node["api"] in apis.DATA_MOVEMENT:
-        return [torch.zeros_like(output) for output in outputs]
-    wide = widen(arguments)
-    if node["api"] in apis.SUM_OF_PRODUCTS:
-        terms = [a._replace(value=map_tensors(a.value, _magnitude)) for a in wide]
-        call = executor.call(_in_double(node), terms, seed)
-        if call.error is not None or len(call.outputs) != len(outputs):
-            return [None] * len(outputs)
-        length = math.sqrt(sum_length(node["api"], arguments, outputs))
-        return [SUM_FACTOR * max(1.0, length) * total for total in call.outputs]
-    return _conditioning(executor, node, arguments, wide, outputs, seed)
-
-
-def _magnitude(_, tensor):
-    return tensor.abs() if tensor.is_floating_point() or tensor.is_complex() else tensor
-
-
-def _conditioning(executor, node, arguments, wide, outputs, seed):
-    units = [unit_roundoff(t.dtype) for t in tensors_in([a.value for a in arguments]) if t.is_floating_point()]
-    if not units:
-        return [output.abs() * CONDITION_FACTOR if output.is_floating_point() else None for output in outputs]
-    step = max(units)
-    worst = [torch.zeros_like(output) if output.is_floating_point() else None for output in outputs]
-    for draw in range(2):
-        moved = [a._replace(value=_move(a, step, f"{seed}/{draw}")) for a in wide]
-        call = executor.call(_in_double(node), moved, seed)
-        if call.error is not None or len(call.outputs) != len(outputs):
-            return [None] * len(outputs)
-        for position, (output, other) in enumerate(zip(outputs, call.outputs, strict=True)):
-            if worst[position] is not None and other.shape == output.shape:
-                change = (other - output).abs().nan_to_num(0.0, 0.0, 0.0) / step
-                worst[position] = torch.maximum(worst[position], change)
-    return [
-        # One element's own change can vanish by chance, so no element is held to less than the typical change.
-        CONDITION_FACTOR * (output.abs() + torch.clamp(change, min=float(change.square().mean().sqrt())))
-        if change is not None and change.numel() else change
-        for output, change in zip(outputs, worst, strict=True)
-    ]  # fmt: skip
-
-
-def _move(argument, step, seed):
-    def move(path, tensor):
-        if not tensor.is_floating_point() or tensor.numel() == 0:
-            return tensor
-        key = hashlib.sha256(f"{seed}/{argument.name}/{path}".encode()).digest()[:16]
-        rng = np.random.Generator(np.random.Philox(int.from_bytes(key, "little")))
-        signs = rng.integers(0, 2, tensor.numel(), dtype=np.int8).reshape(tensor.shape) * 2 - 1
-        return tensor * (1 + step * torch.from_numpy(signs).to(tensor.device))
-
-    return map_tensors(argument.value, move)
-
-
-def sum_length(api: str, arguments, outputs) -> float:
-    """Number of terms that are added for one output element."""
-    given = {a.name: a.value for a in arguments}
-    shape = tuple(given["input"].shape) if isinstance(given.get("input"), torch.Tensor) else ()
-    weight = given.get("weight")
-    if isinstance(weight, torch.Tensor) and weight.dim() and weight.shape[0]:
-        return weight.numel() / weight.shape[0] + 1
-    if api in ("matmul", "mm", "bmm", "mv", "dot", "inner", "addmm", "baddbmm") and shape:
-        other = given.get("mat1", given.get("batch1", given["input"]))
-        return float(other.shape[-1]) if other.dim() else 1.0
-    elements = sum(tensor.numel() for tensor in tensors_in([a.value for a in arguments]))
-    return max(1.0, elements / max(1, sum(output.numel() for output in outputs)))
-
-
-def first_line(error) -> str:
-    """The first line of an error's message, at most 300 characters."""
-    return (str(error).strip().splitlines() or [""])[0][:300]
-
-
-# ---- comparing outputs ----
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays agree in dtype, shape and every bit."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if a.dtype.kind == "c":
+        a, b = _plain(a), _plain(b)
+    if a.dtype.kind == "f":
+        a, b = a.view(f"i{a.dtype.itemsize}"), b.view(f"i{b.dtype.itemsize}")
+    return np.array_equal(a, b)
 
 
 def compare(reference: np.ndarray, candidate: np.ndarray) -> dict:
@@ -146,55 +29,146 @@ def compare(reference: np.ndarray, candidate: np.ndarray) -> dict:
     Returns
     -------
     dict
-        ``max_abs``, ``max_rel`` (by the reference's element), ``differing`` (share of elements with unequal bits,
+        ``max_abs``, ``max_rel`` (by the reference's element), ``differing`` (share of elements with unequal values,
         NaN equal to NaN), ``scale_ulp`` (``max_abs`` in units of the last place of the reference's largest
         magnitude; None for integers) and ``one_sided`` (share that is finite or NaN or an infinity on one side only).
     """
-    if reference.size == 0:
-        return {"max_abs": 0.0, "max_rel": 0.0, "differing": 0.0, "scale_ulp": 0.0, "one_sided": 0.0}
-    a, b = wide_array(reference), wide_array(candidate)
-    equal = (a == b) | (np.isnan(a) & np.isnan(b))
-    finite = np.isfinite(a) & np.isfinite(b)
-    difference = np.abs(np.where(finite, a - b, 0.0))
-    magnitude = np.abs(np.where(finite, a, 0.0))
-    largest = float(difference.max())
-    with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where(difference > 0, difference / magnitude, 0.0)
-    scale_ulp = None
-    if reference.dtype.kind == "f":
-        scale_ulp = largest / float(np.spacing(magnitude.max().astype(reference.dtype)))
-    return {
-        "max_abs": largest,
-        "max_rel": float(relative.max()),
-        "differing": float(1 - equal.mean()),
-        "scale_ulp": scale_ulp,
-        "one_sided": float((~equal & ~finite).mean()),
-    }
+    floating = reference.dtype.kind == "f"
+    if reference.size == 0 or same_bits(reference, candidate):
+        return {"max_abs": 0.0, "max_rel": 0.0, "differing": 0.0, "scale_ulp": 0.0 if floating else None,
+                "one_sided": 0.0}  # fmt: skip
+    a, b = _plain(reference), _plain(candidate)
+    largest = relative = magnitude = 0.0
+    differing = one_sided = 0
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        for start in range(0, a.size, BLOCK):
+            x = a[start : start + BLOCK].astype(np.float64)
+            y = b[start : start + BLOCK].astype(np.float64)
+            difference = np.abs(x - y)
+            np.abs(x, out=x)
+            count = int(np.count_nonzero(difference))  # NaN counts
+            finite = np.isfinite(difference)
+            if not finite.all():
+                finite = np.isfinite(x) & np.isfinite(y)
+                nan = np.isnan(x), np.isnan(y)
+                # Infinities of one sign leave a NaN difference without being NaN themselves.
+                agree = (nan[0] & nan[1]) | (np.isnan(difference) & ~nan[0] & ~nan[1])
+                count -= int(np.count_nonzero(agree))
+                one_sided += int(np.count_nonzero(~finite & ~agree))
+                difference[~finite] = 0.0
+                x[~finite] = 0.0
+            magnitude = max(magnitude, float(x.max()))
+            if not count:
+                continue
+            differing += count
+            largest = max(largest, float(difference.max()))
+            different = difference > 0
+            relative = max(relative, float(np.divide(difference, x, out=x, where=different).max(
+                where=different, initial=0.0)))  # fmt: skip
+    ulp = largest / float(np.spacing(np.asarray(magnitude).astype(reference.dtype))) if floating else None
+    return {"max_abs": largest, "max_rel": relative, "differing": differing / a.size, "scale_ulp": ulp,
+            "one_sided": one_sided / a.size}  # fmt: skip
 
 
-def error_against(output: np.ndarray, right: np.ndarray, allowed: np.ndarray | None, unit: float) -> dict:
+def errors(output: np.ndarray, right: Truth, limit, unit: float, step: float, largest: float) -> dict:
     """Error of an output against the float64 truth.
 
-    Returns ``error`` (largest), ``rms`` and ``ratio`` (largest quotient of error and bound, None without a bound).
-    Elements where either is not finite are left out; ``compare`` counts those.
+    Parameters
+    ----------
+    output : values of one platform.
+    right : the truth.
+    limit : ``bounds.Bound`` with a NumPy array, or None.
+    unit, step, largest : unit roundoff, smallest positive and largest number of the dtype that computed.
+
+    Returns
+    -------
+    dict
+        ``error`` (largest) and ``rms``; ``ratio`` and ``own_ratio``, the largest quotients of error and bound (None
+        without a bound); ``lost``, the share of elements that are not finite though the truth lies in the dtype's
+        range. Elements where either is not finite count for ``lost`` only.
     """
-    a, t = wide_array(output), wide_array(right)
-    finite = np.isfinite(a) & np.isfinite(t)
-    if not finite.any():
-        return {"error": None, "rms": None, "ratio": None}
-    error = np.abs(np.where(finite, a - t, 0.0))
-    result = {"error": float(error.max()), "rms": float(np.sqrt(np.mean(error**2))), "ratio": None}
-    if allowed is not None:
-        limit = wide_array(allowed) * unit
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(error > 0, error / limit, 0.0)
-        # An error over a bound of 0 is infinite; stored as the largest float so that tables can hold it.
-        result["ratio"] = float(np.nan_to_num(ratio, nan=0.0, posinf=np.finfo(np.float64).max).max())
-    return result
+    values = _plain(output)
+    extra = None if limit is None or limit.extra is None else _plain(limit.extra)
+    if extra is not None and output.dtype.kind == "c":
+        extra = np.repeat(extra, 2)
+    worst = ratio = own = squares = 0.0
+    count = lost = 0
+    for start, x, t in right.blocks(values):
+        with np.errstate(invalid="ignore"):
+            error = np.abs(x - t)
+        finite = np.isfinite(error)
+        if finite.all():
+            finite = None
+            count += error.size
+        else:
+            lost += int(np.count_nonzero(~np.isfinite(x) & (np.abs(t) <= largest)))
+            error = error[finite]
+            count += error.size
+        if not error.size:
+            continue
+        top = float(error.max())
+        if top == 0:
+            continue
+        worst = max(worst, top)
+        with np.errstate(over="ignore"):
+            squares += float(np.dot(error, error))
+        if limit is None:
+            continue
+        np.abs(t, out=t)
+        more = None if extra is None else extra[start : start + x.size].astype(np.float64)
+        own = max(own, _quotient(error, limit.own, t, more, finite, unit, step))
+        ratio = own if limit.own == limit.total else max(
+            ratio, _quotient(error, limit.total, t, more, finite, unit, step))  # fmt: skip
+    if not count:
+        nothing = {"error": None, "rms": None, "ratio": None, "own_ratio": None}
+        return {**nothing, "lost": lost / values.size if values.size else 0.0}
+    return {
+        "error": worst, "rms": float(np.sqrt(squares / count)), "ratio": None if limit is None else ratio,
+        "own_ratio": None if limit is None else own, "lost": lost / values.size,
+    }  # fmt: skip
 
 
-def wide_array(array: np.ndarray) -> np.ndarray:
-    """As float64 (complex: real and imaginary parts side by side)."""
-    if array.dtype.kind == "c":
-        array = array.view(array.real.dtype)
-    return array.astype(np.float64, copy=False)
+def _quotient(error, terms, magnitude, extra, finite, unit, step) -> float:
+    constant, slope, factor = terms
+    allowed = constant * unit + step
+    if slope:
+        allowed = allowed + (slope * unit) * magnitude
+    if factor and extra is not None:
+        allowed = allowed + (factor * unit) * extra
+    if finite is not None and isinstance(allowed, np.ndarray):
+        allowed = allowed[finite]
+    with np.errstate(invalid="ignore", over="ignore"):
+        return min(float(np.fmax.reduce(error / allowed)), _LARGEST)
+
+
+class Truth:
+    """The float64 truth of one output, kept as what it adds to the reference's output where that is exact enough.
+
+    Parameters
+    ----------
+    residual, base : truth minus the reference's output (float32), and that output; or
+    values : the truth itself.
+    """
+
+    def __init__(self, values=None, residual=None, base=None):
+        self.values = None if values is None else _plain(values)
+        self.residual = None if residual is None else _plain(residual)
+        self.base = None if base is None else _plain(base)
+
+    def blocks(self, output):
+        """(start, block of the output, block of the truth) as float64 arrays of their own."""
+        for start in range(0, output.size, BLOCK):
+            part = slice(start, start + BLOCK)
+            x = output[part].astype(np.float64)
+            if self.values is not None:
+                yield start, x, self.values[part].astype(np.float64)
+            else:
+                right = self.base[part].astype(np.float64)
+                right += self.residual[part]
+                yield start, x, right
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """One dimension; complex as real and imaginary parts side by side."""
+    array = np.ascontiguousarray(array).reshape(-1)
+    return array.view(array.real.dtype) if array.dtype.kind == "c" else array

@@ -11,7 +11,8 @@ import torch
 
 from sortlib import apis
 from sortlib.drawing import draw
-from sortlib.features import decode, map_tensors
+from sortlib.features import contiguous_strides, decode, map_tensors
+from sortlib.runner.transport import load_tensor
 
 # Flags that let a kernel trade precision for speed; a difference that vanishes without them is configuration.
 PRECISION_FLAGS = {
@@ -97,6 +98,7 @@ class Executor:
         """
         special = {
             "$draw": lambda content: external[content[0]],
+            "$load": lambda content: external[content[0]],
             "$from": lambda content: internal[tuple(content)],
             "$device": lambda name: self.device,
         }
@@ -106,7 +108,7 @@ class Executor:
         """Run one API; an exception is a result."""
         if _mutates(node, arguments):
             # Values are shared between chains and with the other platform, so in-place APIs get copies.
-            arguments = [a._replace(value=map_tensors(a.value, lambda _, t: t.clone())) for a in arguments]
+            arguments = [a._replace(value=map_tensors(a.value, lambda _, t: duplicate(t))) for a in arguments]
         try:
             function = self._function(node["target"])
             args, kwargs = apis.unbind(arguments)
@@ -140,10 +142,23 @@ class Executor:
 
 
 def _mutates(node, arguments) -> bool:
+    """Whether a call writes into an argument: its first, ``out``, running statistics, or renormalised embeddings."""
     if node["inplace"]:
         return True
     flags = {"training", "train", "use_input_stats"}
-    return any(a.name == "out" or (a.name in flags and a.value is True) for a in arguments)
+    return any(
+        a.name in ("out", "max_norm") and a.value is not None or (a.name in flags and a.value is True)
+        for a in arguments
+    )
+
+
+def duplicate(tensor):
+    """A copy with the same strides, gaps included; ``clone`` closes them."""
+    if tensor.layout != torch.strided or tensor.stride() == contiguous_strides(tensor.shape):
+        return tensor.clone()
+    if 0 in tensor.stride():
+        return tensor.clone()
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def tensors_in(result) -> list:
@@ -159,7 +174,7 @@ def tensors_in(result) -> list:
 
 
 def draw_externals(case: dict) -> dict:
-    """Stream -> CPU tensor for everything that does not come from inside the pattern."""
+    """Stream -> CPU tensor for everything that does not come from inside the pattern, drawn or read from a file."""
     drawn = {}
 
     def note(content):
@@ -167,9 +182,14 @@ def draw_externals(case: dict) -> dict:
         if stream not in drawn:
             drawn[stream] = draw(decode(features), f"{case['id']}/{stream}", case["sampler"])
 
+    def load(content):
+        stream, form = content
+        if stream not in drawn:
+            drawn[stream] = load_tensor(form)
+
     for node in case["nodes"]:
         for _, form, _ in node["arguments"]:
-            decode(form, {"$draw": note, "$from": lambda content: None})
+            decode(form, {"$draw": note, "$load": load, "$from": lambda content: None})
     return drawn
 
 

@@ -47,6 +47,7 @@ class Worker:
         self.platform, self.threads = platform, threads
         self.versions = {}
         self._process = None
+        self._closed = False
 
     def ask(self, op: str, timeout: float, **request) -> list[dict]:
         """All messages that answer a request, without the last ``done``.
@@ -56,13 +57,15 @@ class Worker:
         WorkerDied
             The process crashed, or did not finish in ``timeout`` seconds and was killed.
         """
+        if self._closed:
+            raise WorkerDied("crash", "the campaign has ended", [])
         self.start()
         try:
             self._process.stdin.write((json.dumps({"op": op, **request}) + "\n").encode())
             self._process.stdin.flush()
         except BrokenPipeError:
             raise self._died("crash", []) from None
-        return self._read("done", time.monotonic() + timeout)
+        return self._read("done", timeout)
 
     def start(self):
         """Start the process unless it runs.
@@ -74,7 +77,7 @@ class Worker:
         """
         if self._process is not None:
             return
-        spec = self.platform.to_json()
+        spec = {**self.platform.to_json(), "parent": os.getpid()}
         spec["threads"] = spec["threads"] or self.threads
         home = str(Path(sortlib.__file__).resolve().parent.parent)
         paths = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
@@ -92,7 +95,7 @@ class Worker:
         try:
             self._process.stdin.write((json.dumps(spec) + "\n").encode())
             self._process.stdin.flush()
-            hello = self._read("ready", time.monotonic() + START_TIMEOUT, last=True)
+            hello = self._read("ready", START_TIMEOUT, last=True)
         except (WorkerDied, BrokenPipeError) as error:
             raise SortError(f"platform {self.platform.name}: its process did not start: {error}") from None
         if "failed" in hello:
@@ -100,20 +103,30 @@ class Worker:
             raise SortError(f"platform {self.platform.name}: {hello['failed']}")
         self.versions = hello["versions"]
 
+    def close(self):
+        """End the process for good; another thread may be waiting for its answer and gets ``WorkerDied``."""
+        self._closed = True
+        self._kill()
+
+    def _kill(self):
+        process = self._process
+        if process is not None and process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
     def stop(self):
         """End the process at once."""
         if self._process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._errors):
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
         self._process = None
 
-    def _read(self, end, deadline, last=False):
-        messages = []
+    def _read(self, end, timeout, last=False):
+        messages, deadline = [], time.monotonic() + timeout
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             while True:
@@ -126,21 +139,24 @@ class Worker:
                     messages.append(message)
                     continue
                 if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise self._died("timeout", messages)
+                    raise self._died("timeout", messages, timeout)
                 chunk = os.read(self._process.stdout.fileno(), 1 << 20)
                 if not chunk:
                     raise self._died("crash", messages)
                 self._buffer += chunk
 
-    def _died(self, kind, messages):
-        if kind == "crash":
-            code = self._process.wait()
-            text = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+    def _died(self, kind, messages, timeout=None):
+        if kind == "timeout":
+            text = f"no answer within {timeout:g} s"
+        else:
+            try:
+                code = self._process.wait(10)
+            except subprocess.TimeoutExpired:  # it closed its pipe and lives on
+                code = None
+            text = "closed its pipe" if code is None else _ending(code)
             self._errors.seek(0)
             lines = self._errors.read().decode(errors="replace").strip().splitlines()
-            text += f": {lines[-1][:200]}" if lines else ""
-        else:
-            text = "no answer in time"
+            text += f": {lines[-1].strip()[:200]}" if lines else ""
         self.stop()
         return WorkerDied(kind, text, messages)
 
@@ -149,3 +165,13 @@ class Worker:
 
     def __exit__(self, *exception):
         self.stop()
+
+
+def _ending(code: int) -> str:
+    """``killed by SIGSEGV`` or ``exit status 1``."""
+    if code >= 0:
+        return f"exit status {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +12,48 @@ import torch
 
 # NumPy has no bfloat16 or float8: their bits travel as integers of the same size.
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_PREFIX = "sortlib-"
+_LOCK = "in-use"
 
 
-def memory_dir() -> str | None:
-    """A directory in memory, or None for the default temporary directory."""
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+def memory_dir() -> str:
+    """A directory in memory where the system has one, else the temporary directory."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir()
+
+
+@contextlib.contextmanager
+def exchange_folder():
+    """A folder for the tensors of one campaign, removed at the end.
+
+    A process that is killed cannot tidy up, so folders that no living process holds are removed here first. The
+    lock on a folder ends with its process, whatever ended it.
+    """
+    home = Path(memory_dir())
+    for folder in home.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError), open(folder / _LOCK) as lock:
+            if _locked(lock):
+                shutil.rmtree(folder, ignore_errors=True)
+    # Locked before it bears the name that others look for.
+    new = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=home))
+    folder = new.with_name(new.name[1:])
+    try:
+        with open(new / _LOCK, "w") as lock:
+            _locked(lock)
+            new.rename(folder)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _locked(file) -> bool:
+    """Take the lock of an open file; False where another process holds it, or the system has no such locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):
+        return False
+    return True
 
 
 def save_tensor(tensor: torch.Tensor, path) -> dict:
@@ -23,7 +63,7 @@ def save_tensor(tensor: torch.Tensor, path) -> dict:
     if tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
         array = tensor.view(_BITS[tensor.element_size()]).numpy()
     else:
-        array = tensor.resolve_conj().numpy()
+        array = tensor.resolve_conj().resolve_neg().numpy()
     np.save(path, array, allow_pickle=False)
     return {"path": str(path), "dtype": str(tensor.dtype).removeprefix("torch."), "strides": strides}
 
@@ -48,7 +88,7 @@ def load_tensor(form: dict) -> torch.Tensor:
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
     """An output tensor as NumPy array on the CPU (bfloat16 and float8 as float32)."""
-    tensor = tensor.detach().cpu().resolve_conj()
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
         tensor = tensor.float()
     return tensor.numpy()

@@ -12,6 +12,8 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -20,13 +22,13 @@ def main():
     """Serve one platform until the parent closes the pipe."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    _die_with_parent()
     warnings.filterwarnings("ignore")
 
     def send(**message):
         answers.write(json.dumps(message) + "\n")
 
     platform = json.loads(sys.stdin.readline())
+    _die_with_parent(platform["parent"])
     try:
         service = _Service(platform, send)
     except Exception as error:
@@ -35,14 +37,27 @@ def main():
     send(ready=True, versions=service.versions())
     for line in sys.stdin:
         request = json.loads(line)
-        getattr(service, request.pop("op"))(**request)
+        try:
+            getattr(service, request.pop("op"))(**request)
+        except Exception as error:  # of the evidence, not of the call: memory or disk is full
+            send(trouble=f"{type(error).__name__}: {error}"[:300])
         send(done=True)
 
 
-def _die_with_parent():
-    """Even an endless loop in a kernel ends when the parent is killed (Linux)."""
+def _die_with_parent(parent: int):
+    """Even an endless loop in a kernel ends when the parent is killed (Linux; elsewhere between Python's steps)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    else:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    if os.name == "posix" and os.getppid() != parent:
+        os._exit(1)
+
+
+def _watch(parent):
+    while os.name != "posix" or os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 class _Service:
@@ -67,18 +82,16 @@ class _Service:
         return {"torch": torch.__version__, "numpy": numpy.__version__, "device": name,
                 "threads": torch.get_num_threads(), "capability": torch.backends.cpu.get_cpu_capability()}  # fmt: skip
 
-    def reference(self, case, folder):
+    def reference(self, case, folder, lowered=False):
         """Run a case's chain and save each call's outputs, float64 truth and error bound below ``folder``."""
         from sortlib.drawing import digest
-        from sortlib.features import encode, measure
-        from sortlib.runner import evidence
+        from sortlib.runner import bounds
         from sortlib.runner.execution import draw_externals, seed_of
-        from sortlib.runner.transport import save_tensor
 
         drawn = draw_externals(case)
         self.send(digest=digest(drawn.values()))
         external = {stream: self.executor.place(tensor) for stream, tensor in drawn.items()}
-        produced, broken = {}, set()
+        produced, broken, with_nan = {}, set(), {}
         for position, node in enumerate(case["nodes"]):
             if _sources(case, position) & broken:
                 broken.add(position)
@@ -89,23 +102,34 @@ class _Service:
             call = self.executor.call(node, arguments, seed)
             if call.error is not None:
                 broken.add(position)
-                self.send(node=position, error=f"{type(call.error).__name__}: {evidence.first_line(call.error)}")
+                self.send(node=position, error=f"{type(call.error).__name__}: {bounds.first_line(call.error)}")
                 continue
-            files = Path(folder)
-            outputs = [save_tensor(t, files / f"{position}.{k}.npy") for k, t in enumerate(call.outputs)]
-            right, reason = evidence.truth(self.executor, node, arguments, seed)
-            allowed = [None] * len(outputs)
-            if right is not None and len(right) == len(outputs):
-                allowed = evidence.bound(self.executor, node, arguments, right, seed)
-                right = [save_tensor(t, files / f"{position}.{k}.truth.npy") for k, t in enumerate(right)]
-                allowed = [b if b is None else save_tensor(b, files / f"{position}.{k}.bound.npy")
-                           for k, b in enumerate(allowed)]  # fmt: skip
-            else:
-                right = [None] * len(outputs)
-            self.send(node=position, outputs=outputs, truth=right, bound=allowed, truth_missing=reason,
-                      seconds=call.seconds, features=[encode(measure(t)) for t in call.outputs],
-                      nan_inputs=_has_nan(arguments))  # fmt: skip
+            known = self._evidence(Path(folder) / str(position), node, arguments, call, seed, lowered)
+            nan_inputs = any(_has_nan(tensor, with_nan) for tensor in _tensors(arguments))
+            self.send(node=position, seconds=call.seconds, nan_inputs=nan_inputs, **known)
             produced |= {(position, k): tensor for k, tensor in enumerate(call.outputs)}
+
+    def _evidence(self, prefix, node, arguments, call, seed, lowered):
+        from sortlib.features import encode, measure
+        from sortlib.runner import bounds
+        from sortlib.runner.transport import save_tensor
+
+        outputs = [save_tensor(t, f"{prefix}.{k}.npy") for k, t in enumerate(call.outputs)]
+        rights = limits = [None] * len(outputs)
+        right, reason = bounds.truth(self.executor, node, arguments, seed)
+        if right is not None and [t.shape for t in right] != [t.shape for t in call.outputs]:
+            right, reason = None, "the float64 call returns other shapes"
+        if right is not None:
+            try:
+                limits = bounds.bound(self.executor, node, arguments, right, seed, lowered)
+            except Exception as error:
+                reason = f"no bound: {type(error).__name__}: {bounds.first_line(error)}"
+            limits = [bounds.pack(limit, lambda t, k=k: save_tensor(t, f"{prefix}.{k}.bound.npy"))
+                      for k, limit in enumerate(limits)]  # fmt: skip
+            rights = [_save_truth(t, ours, f"{prefix}.{k}.truth.npy")
+                      for k, (t, ours) in enumerate(zip(right, call.outputs, strict=True))]  # fmt: skip
+        return {"outputs": outputs, "truth": rights, "bound": limits, "truth_missing": reason,
+                "features": [encode(measure(t)) for t in call.outputs[:1]]}  # fmt: skip
 
     def candidate(self, case, reference):
         """Run a case's chain twice, on its own values and on the reference's, and send a row for each node."""
@@ -117,23 +141,41 @@ class _Service:
         self.send(digest=digest(drawn.values()))
         comparison = Comparison(self.executor, case, reference, drawn)
         for position in range(len(case["nodes"])):
-            if str(position) not in reference:
-                continue
-            self.send(at=position)
-            row = comparison.row(position)
-            if row is not None:
-                self.send(row=row)
+            if str(position) in reference:
+                self.send(at=position)
+                self.send(row=comparison.row(position))
 
 
 def _sources(case, position) -> set:
     return {src for src, dst, _ in case["edges"] if dst == position}
 
 
-def _has_nan(arguments) -> bool:
+def _tensors(arguments):
     from sortlib.runner.execution import tensors_in
 
-    floating = [t for t in tensors_in([a.value for a in arguments]) if t.is_floating_point() or t.is_complex()]
-    return any(bool(t.isnan().any()) for t in floating)
+    return tensors_in([a.value for a in arguments])
+
+
+def _has_nan(tensor, known) -> bool:
+    """Whether a tensor holds NaN; ``known`` keeps the answer for tensors that several calls read."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return False
+    if id(tensor) not in known:
+        known[id(tensor)] = (bool(tensor.isnan().any()), tensor)
+    return known[id(tensor)][0]
+
+
+def _save_truth(right, output, path):
+    """The truth as what it adds to a float32 output, where all is finite: half the bytes and no digit lost."""
+    import torch
+
+    from sortlib.runner.transport import save_tensor
+
+    if output.dtype == torch.float32 and right.dtype == torch.float64 and output.numel():
+        residual = (right - output).float()
+        if bool(residual.isfinite().all()):
+            return {"residual": save_tensor(residual, path)}
+    return save_tensor(right, path) if right.is_floating_point() or right.is_complex() else None
 
 
 if __name__ == "__main__":

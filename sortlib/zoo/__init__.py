@@ -1,6 +1,6 @@
 """Where models and real inputs come from.
 
-A zoo file names models by source and the images they are run on; ``load_zoo`` reads one and ``prepare`` makes
+A zoo file names models by source and the inputs they are run on; ``load_zoo`` reads one and ``prepare`` makes
 an entry ready to be traced::
 
     zoo = load_zoo("quick")
@@ -10,7 +10,7 @@ an entry ready to be traced::
         model(*args, **kwargs)
 
 A source is one module of this package with ``load(entry, seed) -> (model, samples or None)`` and
-``call(images) -> (args, kwargs)``.
+``call(images, entry) -> (args, kwargs)``.
 """
 
 from __future__ import annotations
@@ -61,19 +61,20 @@ def samples(inputs) -> list[tuple[tuple, dict]]:
 
     Parameters
     ----------
-    inputs : a ``ZooEntry``, or an ``Inputs`` for models that take a batch of images and nothing else. A custom
-        entry whose function brings its own arguments gets them from ``prepare``.
+    inputs : a ``ZooEntry``, or an ``Inputs`` for models that take one batch and nothing else. A custom entry whose
+        function brings its own arguments, and models of transformers, get them from ``prepare``.
 
     Returns
     -------
-    ``inputs.count`` pairs; images are float32 tensors (batch, 3, height, width).
+    ``inputs.count`` pairs; images are float32 tensors (batch, 3, height, width), text is int64 (batch, tokens),
+    sound is float32 (batch, samples) at 16 kHz.
     """
-    from sortlib.zoo.inputs import images
+    from sortlib.zoo.inputs import batches
 
     if isinstance(inputs, ZooEntry):
         call = _source(inputs.source).call
-        return [call(batch) for batch in images(inputs.inputs)]
-    return [((batch,), {}) for batch in images(inputs)]
+        return [call(batch, inputs) for batch in batches(inputs.inputs)]
+    return [((batch,), {}) for batch in batches(inputs)]
 
 
 def prepare(entry: ZooEntry, zoo: Zoo | None = None):

@@ -7,7 +7,7 @@ layer to layer. Statistics from real images put every normalised activation wher
 from __future__ import annotations
 
 from sortlib.errors import SortError
-from sortlib.zoo.spec import ZooEntry
+from sortlib.zoo.spec import IMAGE_KINDS, ZooEntry
 
 # Some batch norms see one value per channel and image (after global pooling), so a batch needs several images;
 # two passes of four show every photograph of scikit-image once.
@@ -15,7 +15,10 @@ BATCH, PASSES = 4, 2
 
 
 def calibration_inputs(entry: ZooEntry) -> ZooEntry:
-    """The entry with the inputs that its statistics are taken on: photographs at its own size and normalisation."""
+    """The entry with the inputs that its statistics are taken on: photographs at its own size and normalisation,
+    or its own inputs where it takes no images."""
+    if entry.inputs.kind not in IMAGE_KINDS:
+        return entry
     shape = entry.inputs.model_dump(include={"size", "mean", "std"})
     inputs = type(entry.inputs)(kind="photographs", batch=BATCH, count=PASSES, **shape)
     return entry.model_copy(update={"inputs": inputs})

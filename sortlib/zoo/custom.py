@@ -47,8 +47,8 @@ def load(entry, seed):
     return model, [(args, dict(rest[1]) if len(rest) > 1 else {})]
 
 
-def call(images):
-    """A batch of images."""
+def call(images, entry):
+    """A batch of images, token ids or sound."""
     return (images,), {}
 
 

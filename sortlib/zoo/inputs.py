@@ -1,4 +1,4 @@
-"""Real images as tensors."""
+"""Real inputs as tensors."""
 
 from __future__ import annotations
 
@@ -24,6 +24,19 @@ PHOTOGRAPHS = (
 # An image is seen up to ten times: centre and four corners, each also mirrored.
 VIEWS = 10
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"}
+
+
+def batches(spec: Inputs) -> list:
+    """Batches of what a kind gives: images, token ids (``sortlib.zoo.text``) or sound (``sortlib.zoo.sound``)."""
+    if spec.kind == "text":
+        from sortlib.zoo.text import tokens
+
+        return tokens(spec)
+    if spec.kind == "sound":
+        from sortlib.zoo.sound import waveforms
+
+        return waveforms(spec)
+    return images(spec)
 
 
 def images(spec: Inputs) -> list:

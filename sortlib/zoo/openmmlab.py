@@ -41,7 +41,7 @@ def load(entry, seed):
     return model, None
 
 
-def call(images):
+def call(images, entry):
     """``mode="tensor"`` is the bare forward pass, head included, without preprocessing and loss."""
     return (images,), {"mode": "tensor"}
 

@@ -29,34 +29,40 @@ def _pair(value):
     return (value, value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+IMAGE_KINDS = ("photographs", "folder", "cifar10", "imagenet")
 Positive = Annotated[int, Field(ge=1, strict=True)]
 Triple = tuple[float, float, float]
 
 
 class Inputs(BaseModel):
-    """Images that a model is run on.
+    """What a model is run on: images, text or sound.
 
     Attributes
     ----------
     kind : ``photographs`` (colour photographs that ship inside scikit-image), ``folder`` (every image below a
-        folder), ``cifar10`` (the dataset's python batches) or ``imagenet`` (a folder per class).
-    path : the folder on disk; needed by every kind but ``photographs``.
-    batch : images in one forward pass.
-    count : forward passes, each with other images.
+        folder), ``cifar10`` (the dataset's python batches) or ``imagenet`` (a folder per class); ``text`` (the
+        passage in ``data/text``, or a text file) or ``sound`` (vowels made from formants, or a WAV file).
+    path : the folder on disk, needed by every kind of image but ``photographs``; the file of a text or sound.
+    batch : images, stretches of text or of sound in one forward pass.
+    count : forward passes, each with other ones.
     size : height and width in pixels, or one number for a square. An image is resized so that its short side
         is 256/224 of that and cut at the centre.
     mean, std : per channel (red, green, blue) on the scale 0 to 1; ImageNet's unless given.
+    tokens : length of a stretch of text.
+    seconds : length of a stretch of sound.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["photographs", "folder", "cifar10", "imagenet"] = "photographs"
+    kind: Literal["photographs", "folder", "cifar10", "imagenet", "text", "sound"] = "photographs"
     path: Path | None = None
     batch: Positive = 1
     count: Positive = 1
     size: Annotated[tuple[Positive, Positive], BeforeValidator(_pair)] = (224, 224)
     mean: Triple = IMAGENET_MEAN
     std: Triple = IMAGENET_STD
+    tokens: Positive = 32
+    seconds: Annotated[float, Field(gt=0, le=60)] = 1.0
 
     @field_validator("std")
     @classmethod
@@ -68,8 +74,9 @@ class Inputs(BaseModel):
     @model_validator(mode="after")
     def _path_where_needed(self):
         if self.kind == "photographs" and self.path is not None:
-            raise ValueError("path: not used by kind photographs; kinds that read a path: folder, cifar10, imagenet")
-        if self.kind != "photographs" and self.path is None:
+            raise ValueError("path: not used by kind photographs; kinds that read a path: folder, cifar10, imagenet,"
+                             " text, sound")  # fmt: skip
+        if self.kind in ("folder", "cifar10", "imagenet") and self.path is None:
             raise ValueError(f"path: required by kind {self.kind}")
         return self
 
@@ -80,7 +87,7 @@ class ZooEntry(BaseModel):
     Attributes
     ----------
     name : name in graphs, tables and file names; the model's own name unless given.
-    source : ``openmmlab``, ``torchvision``, ``timm`` or ``custom``.
+    source : ``openmmlab``, ``torchvision``, ``timm``, ``transformers`` or ``custom``.
     model : the source's name for the model; for ``custom`` a function or class, ``package.module:function`` or
         ``path/to/file.py:function``.
     pretrained : load the source's published weights, which needs a network unless they are cached.
@@ -92,7 +99,7 @@ class ZooEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
-    source: Literal["openmmlab", "torchvision", "timm", "custom"]
+    source: Literal["openmmlab", "torchvision", "timm", "transformers", "custom"]
     model: str
     pretrained: bool = False
     checkpoint: Path | None = None
@@ -117,6 +124,14 @@ class ZooEntry(BaseModel):
     def _one_origin_of_weights(self):
         if self.pretrained and self.checkpoint:
             raise ValueError("checkpoint: not together with pretrained: true; choose one")
+        return self
+
+    @model_validator(mode="after")
+    def _inputs_that_fit(self):
+        if self.source in ("openmmlab", "torchvision", "timm") and self.inputs.kind not in IMAGE_KINDS:
+            raise ValueError(
+                f"inputs.kind: source {self.source} takes images, not {self.inputs.kind}; valid: {choices(IMAGE_KINDS)}"
+            )
         return self
 
 

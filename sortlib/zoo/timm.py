@@ -38,6 +38,6 @@ def load(entry, seed):
     return model, None
 
 
-def call(images):
+def call(images, entry):
     """A batch of images."""
     return (images,), {}

@@ -12,7 +12,9 @@ def load(entry, seed):
     try:
         from torchvision import models
     except ImportError:
-        raise SortError("source torchvision needs the package torchvision: pip install torchvision") from None
+        raise SortError(
+            f"model {entry.name!r}: source torchvision needs the package torchvision: pip install torchvision"
+        ) from None
     names = models.list_models()
     if entry.model not in names:
         raise SortError(
@@ -38,10 +40,10 @@ def load(entry, seed):
     return model, None
 
 
-def call(images):
-    """A batch of images."""
-    return (images,), {}
+def call(images, entry):
+    """A batch of images; detection models take a list of images, which may differ in size."""
+    return (list(images) if entry.model.partition("_")[0] in _DETECTION else images,), {}
 
 
-_WITH_BACKBONE = {"fasterrcnn", "maskrcnn", "keypointrcnn", "retinanet", "fcos", "ssd300", "ssdlite320", "fcn",
-                  "deeplabv3", "lraspp"}  # fmt: skip
+_DETECTION = {"fasterrcnn", "maskrcnn", "keypointrcnn", "retinanet", "fcos", "ssd300", "ssdlite320"}
+_WITH_BACKBONE = _DETECTION | {"fcn", "deeplabv3", "lraspp"}

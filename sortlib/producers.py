@@ -1,0 +1,174 @@
+"""Which call wrote a tensor last: by object and by memory, without keeping any tensor alive."""
+
+from __future__ import annotations
+
+import weakref
+from typing import NamedTuple
+
+import numpy as np
+from torch._C import _functorch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+
+class Source(NamedTuple):
+    """The last writer of a tensor: ``alias`` where it wrote other memory or another view of it than this object."""
+
+    node: int
+    output: int
+    alias: bool
+
+
+class _Region(NamedTuple):
+    """Bytes of a storage that a view covers."""
+
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+
+class _Write(NamedTuple):
+    node: int
+    output: int
+    region: _Region
+
+
+class _Memory:
+    """One storage: the output that it was made for (None if no traced call made it), and all later writes."""
+
+    def __init__(self, reference, maker=None):
+        self.reference, self.maker = reference, maker
+        self.writes = []
+        self.exposed = False  # code outside PyTorch may write at any time
+
+
+class _Made(NamedTuple):
+    reference: weakref.ref
+    node: int
+    output: int
+    memory: _Memory | None
+    writes: int  # how many writes of the memory had happened
+
+
+class Producers:
+    """Bookkeeping of outputs and writes of all traced calls.
+
+    The latest writer wins. Writes through views are found by memory: a tensor depends on the last call that wrote any
+    of its own bytes, so that the halves of a chunked tensor stay apart.
+    """
+
+    def __init__(self):
+        self._objects = {}
+        self._memories = {}
+
+    def made(self, tensor, node, output):
+        """Note that call ``node`` returned the tensor as its output number ``output``."""
+        memory = self._memory(tensor, (node, output))
+        self._objects[id(tensor)] = _Made(
+            weakref.ref(tensor), node, output, memory, len(memory.writes) if memory else 0
+        )
+
+    def wrote(self, tensor, node, output=0):
+        """Note that call ``node`` wrote into the tensor's memory."""
+        memory = self._memory(tensor)
+        if memory is not None:
+            memory.writes.append(_Write(node, output, _region(tensor)))
+
+    def seen(self, tensor):
+        """Note that a call reads the tensor; memory met here first was made by no traced call."""
+        self._memory(tensor)
+
+    def expose(self, tensor):
+        """Note that the tensor's memory was given to code that PyTorch does not see."""
+        memory = self._memory(tensor)
+        if memory is not None:
+            memory.exposed = True
+
+    def replace(self, tensor, value):
+        """Note that the tensor now holds another one's memory (``tensor.data = value``)."""
+        source = self.find(value)
+        self._objects.pop(id(tensor), None)
+        if source is not None:
+            self.made(tensor, source.node, source.output)
+
+    def find(self, tensor) -> Source | None:
+        """The last writer, or None for a tensor that no traced call wrote."""
+        made = self._objects.get(id(tensor))
+        if made is not None and made.reference() is not tensor:  # the id of a dead object was given to another
+            made = None
+        memory = self._memories.get(_key(tensor))
+        if made is not None and made.memory is not memory:
+            made = None  # the object was pointed to other memory
+        if memory is not None and memory.writes:
+            region = _region(tensor)
+            for write in reversed(memory.writes[made.writes if made else 0 :]):
+                if _overlap(write.region, region):
+                    return Source(write.node, write.output, True)
+        if made is not None:
+            return Source(made.node, made.output, False)
+        return Source(*memory.maker, True) if memory is not None and memory.maker else None
+
+    def stamp(self, tensor):
+        """Changes when the tensor's values or form may have changed; never equal for memory that others may write."""
+        memory = self._memory(tensor)
+        if memory is None:
+            return version(tensor)
+        form = (tensor.shape, tensor.stride())
+        return object() if memory.exposed else (id(memory), len(memory.writes), version(tensor), form)
+
+    def _memory(self, tensor, maker=None):
+        key = _key(tensor)
+        memory = self._memories.get(key)
+        if memory is None and key is not None:
+            # The weak reference keeps the address from being given to another storage, not the values.
+            memory = self._memories[key] = _Memory(StorageWeakRef(_inner(tensor).untyped_storage()), maker)
+        return memory
+
+
+def version(tensor) -> int | None:
+    """PyTorch's count of writes; None for inference tensors, which have none."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def _inner(tensor):
+    """The tensor below the wrappers that ``torch.func`` transforms put around it."""
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def _key(tensor):
+    try:
+        return _inner(tensor).untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):
+        return None  # sparse and similar tensors have no storage to share
+
+
+def _region(tensor) -> _Region:
+    tensor = _inner(tensor)
+    size = tensor.element_size()
+    strides = tuple(int(step) * size for step in tensor.stride())
+    return _Region(int(tensor.storage_offset()) * size, tuple(map(int, tensor.shape)), strides, size)
+
+
+class _Ghost:
+    """A region as an array at a made-up address, which NumPy compares and nobody reads."""
+
+    def __init__(self, region):
+        self.__array_interface__ = {
+            "version": 3,
+            "data": ((1 << 40) + region.offset, True),
+            "shape": region.shape,
+            "strides": region.strides,
+            "typestr": f"|V{region.itemsize}",
+        }
+
+
+def _overlap(one: _Region, other: _Region) -> bool:
+    if one == other:
+        return 0 not in one.shape
+    one, other = np.asarray(_Ghost(one)), np.asarray(_Ghost(other))
+    try:
+        return np.shares_memory(one, other, max_work=10_000)
+    except np.exceptions.TooHardError:
+        return True

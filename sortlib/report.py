@@ -1,0 +1,360 @@
+"""The report of a study: one HTML file with what was run, what was found, and how to do it again."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pandas as pd
+from ruamel.yaml import YAML
+
+from sortlib import details, figures, page, tables
+from sortlib.apis import paper_name
+from sortlib.errors import SortError
+from sortlib.judging import RANK, Verdict
+from sortlib.platform import parse
+from sortlib.study import Study
+
+SHOWN_CASES = 6  # drawn as Figure 14
+MEANING = {
+    Verdict.SUSPECT: "One platform is beyond the rounding bound and clearly farther from float64 than the other.",
+    Verdict.NAN: "NaN or infinity where the other platform or float64 has a number.",
+    Verdict.CRASH: "The process died, and died again when the case was repeated in a fresh one.",
+    Verdict.TIMEOUT: "The call did not return in the time limit, twice.",
+    Verdict.EXCEPTION: "The call raised an exception; on both sides it is an invalid input, on one a disagreement.",
+    Verdict.BOTH_SUSPECT: "Both platforms are beyond the rounding bound, about equally far from float64.",
+    Verdict.CONFIG: "Beyond the bound, but within it when reduced-precision arithmetic is switched off.",
+    Verdict.AMPLIFIED: "Above the threshold because a difference that arrived was passed on or enlarged; on equal "
+    "inputs the call itself stays within rounding. This is what the paper reports as a precision bug.",
+    Verdict.UNJUDGED: "The platforms differ, but there is no float64 reference or bound to say who is wrong.",
+    Verdict.RANDOM: "Random numbers were drawn, and the two platforms draw different ones.",
+    Verdict.ROUNDING: "Differences that the rounding bound explains.",
+    Verdict.IDENTICAL: "All bits agree.",
+    Verdict.UNREACHED: "An earlier call of the case gave no result.",
+}
+_HARMLESS = {Verdict.RANDOM, Verdict.ROUNDING, Verdict.IDENTICAL, Verdict.UNREACHED}
+
+
+def write_report(study: Study) -> Path:
+    """Write ``report.html`` into a study's directory; it opens without a network and prints on clean pages.
+
+    Parameters
+    ----------
+    study : study whose cases were run.
+
+    Returns
+    -------
+    pathlib.Path
+        The same bytes for the same study: the page holds no time of its own.
+
+    Raises
+    ------
+    SortError
+        Nothing was run yet, or the file cannot be written.
+    """
+    study.all_outcomes  # noqa: B018 - says in one line what is missing, before half a page is made
+    sections = [
+        ("run", "What was run", *_what_was_run(study)),
+        ("findings", "Findings", *_findings(study)),
+        ("validity", "RQ1: are the inputs valid?", *_validity(study)),
+        ("bugs", "RQ2: which bugs are found?", *_bugs(study)),
+        ("interactions", "RQ3: what do interactions add?", *_interactions(study)),
+        ("cases", "Where differences arise and grow", *_cases(study)),
+        ("repeat", "How to repeat it", *_repeat(study)),
+        ("left-out", "What was left out", *_left_out(study)),
+    ]
+    parts = [(anchor, title, "".join(content)) for anchor, title, *content in sections]
+    path = study.directory / "report.html"
+    try:
+        path.write_text(page.document(f"SORT study {study.config.name}", _lead(study), parts), encoding="utf-8")
+    except OSError as error:
+        raise SortError(f"{path}: cannot be written: {error.strerror}") from None
+    return path
+
+
+def interesting_cases(study, count=SHOWN_CASES) -> list[str]:
+    """Ids of the cases most worth looking at: the worst ones of findings that are more than rounding, in the order of
+    ``study.findings``, then those that ``details.cases`` ranks first, one for each pattern."""
+    chosen, patterns = [], set()
+    worst = study.findings[~study.findings["verdict"].isin(_HARMLESS)]["worst_case"]
+    known = {case.id: case for case in study.cases}
+    for case_id in [*worst, *details.cases(study)["case"]]:
+        case = known[case_id]
+        if case.pattern not in patterns and len(chosen) < count:
+            chosen.append(case_id)
+            patterns.add(case.pattern)
+    return chosen
+
+
+# ---- sections ----
+
+
+def _lead(study):
+    reference, candidate = details.platform_pair(study)
+    accused = study.findings[study.findings["verdict"].isin(tables.ACCUSING)]
+    attempts = pd.concat([tables.attempts(study.outcomes), tables.attempts(study.single)])
+    valid = int(tables.is_valid(attempts).sum())
+    differing = int((study.all_outcomes["propagated_max_abs"] > study.config.threshold).sum())
+    if len(accused):
+        verdict = f"{len(accused)} {'finding accuses' if len(accused) == 1 else 'findings accuse'} a platform."
+    else:
+        verdict = "No finding accuses a platform."
+    return (
+        page.paragraph(f"{reference} (reference) against {candidate} (candidate)")
+        + page.element("p", page.text(verdict), class_="verdict")
+        + page.facts([
+            ("models", len(study.models)),
+            ("frequent patterns", len(study.patterns)),
+            ("cases", len(study.cases)),
+            ("calls executed", len(attempts)),
+            ("valid", f"{valid:,} of {len(attempts):,}"),
+            (f"calls above the threshold {study.config.threshold:g}", differing),
+        ])
+    )  # fmt: skip
+
+
+def _plural(noun, count):
+    return noun if count == 1 else f"{noun}s"
+
+
+def _what_was_run(study):
+    made, mined = study.manifest["made_with"], study.stage("mine")
+    mining = study.config.mining
+    yield page.table(tables.models(study), "Models and their graphs of API calls", {"apis": "APIs"})
+    yield page.paragraph(
+        f"{mined['patterns']:,} patterns of {mining.min_nodes} to {mining.max_nodes} calls occur in at least",
+        f"{mining.min_support} models; {mined['with_join']:,} of them hold a join, a call that takes tensors from two",
+        "or more calls of the pattern.",
+    )
+    yield page.figure(figures.pattern_sizes(study), "Patterns by size and by support.",
+                      f"Bars: {mined['patterns']} patterns by number of calls and by number of models")  # fmt: skip
+    yield page.fold("The most frequent patterns", page.figure(
+        figures.patterns_grid(study), "The patterns with the highest support, larger ones first; joins are shaded.",
+        "Drawings of the most frequent patterns"))  # fmt: skip
+    yield page.table(tables.campaign(study), "Cases and calls, by how the calls ended")
+    yield page.table(_platforms(study), "Platforms")
+    yield page.element("h3", "Versions")
+    yield page.facts(made.items())
+
+
+def _platforms(study):
+    rows = []
+    for side, name in zip(("reference", "candidate"), details.platform_pair(study), strict=True):
+        worker = study.manifest["workers"].get(name, {})
+        rows.append({"side": side, "platform": name, "what": parse(name).what, **worker})
+    return pd.DataFrame(rows)
+
+
+def _findings(study):
+    yield page.paragraph(
+        "A finding is one API, one pair of platforms and one verdict; its row shows the worst call. The verdict asks",
+        "a float64 reference and a rounding bound which side is wrong, and looks at each call on equal inputs (local)",
+        "and on each platform's own values (propagated).",
+    )
+    found = study.findings
+    for verdict in RANK:
+        rows = found[found["verdict"] == verdict].drop(columns=["verdict", "reference", "candidate"])
+        if rows.empty:
+            continue
+        rows = rows.assign(api=rows["api"].map(paper_name))
+        headings = {"worst_case": "worst case", "worst_node": "node", "reason": "evidence"}
+        count = f"{verdict} ({len(rows)} {_plural('API', len(rows))}, {rows['calls'].sum():,} calls)"
+        content = page.paragraph(MEANING[verdict]) + page.table(rows, headings=headings)
+        if verdict in _HARMLESS:
+            yield page.fold(count, content)
+        else:
+            yield page.element("h3", page.text(count)) + content
+    if found.empty:
+        yield page.paragraph("No call was judged.")
+
+
+def _validity(study):
+    yield page.paragraph(
+        "Every input set handed to an API on the reference platform is an attempt, valid if the API returned; nothing",
+        "is retried. Ratios in percent. / marks where a method has no test.",
+    )
+    validity = tables.validity(study)
+    columns, headings, groups = _grouped(validity, {method.key: method.name for method in tables.METHODS})
+    ours, theirs = _notes(validity)
+    columns = [name for name in columns if not name.endswith("_reasons") or any(_plain_text(validity[name]))]
+    yield page.table(validity[columns], "Attempts and valid inputs (paper Table I)", headings, groups, ours)
+    published = {"paper": "published ratio of valid inputs"}
+    columns, headings, groups = _grouped(validity, published)
+    yield page.fold("The paper's numbers", page.table(validity[columns], "", headings, groups, theirs))
+    invalid = tables.invalid(study)
+    if len(invalid):
+        yield page.table(invalid, "Why attempts were not valid")
+
+
+def _bugs(study):
+    threshold = f"{study.config.threshold:g}"
+    yield page.paragraph(
+        f"The paper counts every call whose outputs differ by more than {threshold} or that fails on one side. Under",
+        "the evidence rule only what rounding cannot explain accuses a platform.",
+    )
+    bugs = tables.bugs(study)
+    evidence = [name for name in bugs if name.partition("_")[2].startswith(("evidence", "findings"))]
+    published = [name for name in bugs if name.startswith("paper_") and name != "paper_name"]
+    methods = {method.key: method.name for method in tables.METHODS}
+    columns, headings, groups = _grouped(bugs.drop(columns=evidence), methods)
+    ours, theirs = _notes(bugs)
+    caption = f"By the paper's rule, threshold {threshold} (paper Table II)"
+    yield page.table(bugs[columns], caption, headings, groups, ours)
+    used = [name for name in evidence if "findings" in name or any(isinstance(v, int) and v for v in bugs[name])]
+    columns, headings, groups = _grouped(bugs[["api", "paper_name", *used]], methods)
+    headings = {name: heading.removeprefix("evidence ") for name, heading in headings.items()}
+    yield page.table(bugs[columns], "By the evidence rule: calls by verdict, and findings that accuse a platform",
+                     headings, groups, notes=["verdicts that no call has are not shown"])  # fmt: skip
+    names = {f"paper_{method}": f"{method}, published" for method in dict.fromkeys(
+        name.removeprefix("paper_").rpartition("_")[0] for name in published)}  # fmt: skip
+    columns, headings, groups = _grouped(bugs, names)
+    yield page.fold("The paper's numbers", page.table(bugs[columns], "", headings, groups, theirs))
+
+
+def _notes(table):
+    """A table's footnotes on our columns, and those on the published ones."""
+    notes = table.attrs.get("footnotes", ())
+    published = [note for note in notes if note.startswith("paper_")]
+    return [note for note in notes if note not in published], [note.partition(": ")[2] for note in published]
+
+
+def _plain_text(column):
+    """Cells that say something."""
+    return [cell for cell in column if cell not in ("", tables.NOTHING)]
+
+
+def _grouped(table, prefixes):
+    """Columns of some prefixes behind the API's name, with headings and groups for ``page.table``."""
+    columns, headings, groups = ["paper_name"], {"paper_name": "API"}, {}
+    for prefix, group in prefixes.items():
+        for name in table:
+            if name.startswith(f"{prefix}_") and name != "paper_name":
+                columns.append(name)
+                headings[name] = name.removeprefix(f"{prefix}_").replace("_", " ")
+                groups[name] = group
+    return columns, headings, groups
+
+
+def _interactions(study):
+    average, share = tables.average_difference(study), tables.involvement(study)
+    first = page.figure(
+        figures.average_difference(study), "Average over an API's executions of the largest absolute difference of its "
+        "output, tested in patterns and alone (paper Figure 13a).",
+        "Dots: average difference of each API, in patterns and alone; the table below has the numbers")  # fmt: skip
+    second = page.figure(
+        figures.involvement(study), "Share of an API's executions in which it, or a call that it feeds, exceeds the "
+        "threshold (paper Figure 13b).",
+        "Bars: share of executions involved in erroneous behaviour; the table below has the numbers")  # fmt: skip
+    yield page.element("div", first + second, class_="pair")
+    both = average.merge(share, on=["api", "paper_name"], suffixes=("_difference", "_share")).drop(columns="api")
+    both = both.astype(object).where(both.notna(), tables.NOTHING)
+    headings = {"paper_name": "API"}
+    headings |= {name: "SORT" if name.startswith("sort") else "single-API" for name in both if name not in headings}
+    groups = {name: "average difference" if name.endswith("difference") else "share involved" for name in both
+              if name != "paper_name"}  # fmt: skip
+    yield page.table(both, "The numbers of both figures", headings, groups, average.attrs.get("footnotes", ()))
+
+
+def _cases(study):
+    yield page.paragraph(
+        "The cases most worth looking at, drawn like the paper's Figure 14: left each platform on its own intermediate",
+        "values, right every call on the reference's values, so that what a call receives is told from what it adds.",
+    )
+    for case_id in interesting_cases(study):
+        case = study.case(case_id)
+        calls = details.calls(study, case_id)
+        names = ", ".join(paper_name(node.api) for node in case.nodes)
+        yield page.element("h3", page.text(f"Case {case_id}"))
+        worst = "; ".join(f"{paper_name(row['api'])}: {row['evidence']}" for row in calls.to_dict("records")
+                          if row["evidence"] not in _HARMLESS)  # fmt: skip
+        yield page.figure(figures.amplification(study, case_id, which="both"), worst or "Nothing beyond rounding.",
+                          f"Graph of the calls {names}; the table below has the differences")  # fmt: skip
+        shown = calls.assign(api=calls["api"].map(paper_name))
+        headings = {"reference_error": "error of reference", "candidate_error": "error of candidate",
+                    "paper": "paper's rule", "evidence": "evidence rule"}  # fmt: skip
+        yield page.fold("Numbers, and how to run this case again", page.table(shown, headings=headings),
+                        page.code(_rerun(study, case_id)))  # fmt: skip
+
+
+def _rerun(study, case_id):
+    reference, candidate = details.platform_pair(study)
+    return (
+        f"import sortlib as sl\n\nstudy = sl.Study({str(study.directory)!r})\n"
+        f"outcomes = sl.run([study.case({case_id!r})], {reference!r}, {candidate!r})\n"
+        f"sl.judge(outcomes, rule='evidence')[['api', 'propagated_max_abs', 'local_max_abs', 'verdict', 'reason']]"
+    )
+
+
+def _repeat(study):
+    config = study.config
+    reference, candidate = details.platform_pair(study)
+    yield page.paragraph(
+        f"The seed {config.seed} decides the joins of records and every drawn value; the same seed, versions and",
+        "platforms give the same tables to the last digit.",
+    )
+    command = study.manifest["made_with"]["command"]
+    if command.startswith("sortlib"):
+        yield page.paragraph("The study was started by this command:") + page.code(command)
+    yield page.paragraph(
+        f"Anywhere else, save this as {config.name}.yaml and run the command below it. The zoo file names the models,",
+        "their input images and, where asked for, pretrained weights.",
+    )
+    settings = config.model_copy(update={"platforms": config.platforms.model_copy(
+        update={"reference": reference, "candidate": candidate})})  # fmt: skip
+    yield page.code(_yaml(settings.model_dump(mode="json", exclude_none=True)))
+    yield page.code(f"sortlib study {config.name}.yaml --out {study.directory}")
+    yield page.fold("Manifest", page.code(json.dumps(_brief(study.manifest), indent=1)), printed=False)
+
+
+def _yaml(value) -> str:
+    buffer, yaml = io.StringIO(), YAML(typ="safe", pure=True)
+    yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = False, False
+    yaml.dump(value, buffer)
+    return buffer.getvalue().strip()
+
+
+def _brief(manifest):
+    """The manifest without the list of patterns without a case, which has a table of its own."""
+    stages = {name: {key: value for key, value in facts.items() if key != "without_case"}
+              for name, facts in manifest["stages"].items()}  # fmt: skip
+    return {**manifest, "stages": stages}
+
+
+def _left_out(study):
+    config, made = study.config, study.stage("generate")
+    tested, mined = made["patterns_tested"], made["patterns_mined"]
+    notes = []
+    if tested < mined:
+        notes.append(f"{mined - tested:,} of {mined:,} mined patterns were not tested (generation.max_patterns is "
+                     f"{config.generation.max_patterns:,}); those tested are spread over sizes and APIs.")  # fmt: skip
+    else:
+        notes.append(f"All {mined:,} mined patterns were to be tested.")
+    if config.generation.max_elements:
+        notes.append(f"Records with a tensor of more than {config.generation.max_elements:,} elements were not used "
+                     "(generation.max_elements).")  # fmt: skip
+    if config.mining.keep != "all":
+        notes.append(f"Only {config.mining.keep} patterns were kept (mining.keep).")
+    for model, facts in study.stage("trace").get("done", {}).items():
+        if facts["other_graph"] and model in study.models:
+            notes.append(f"{model}: samples {', '.join(map(str, facts['other_graph']))} took another path through the "
+                         "model and were not recorded.")  # fmt: skip
+    for graph in study.graphs:
+        notes += [f"{graph.name}: {note}" for note in graph.notes]
+    pending = len(study.cases) - study.all_outcomes["case"].nunique()
+    if pending:
+        notes.append(f"{pending:,} of {len(study.cases):,} cases have not been run yet.")
+    without = made.get("without_case", {})
+    notes.append(f"{len(without):,} {_plural('pattern', len(without))} to be tested gave no case."
+                 if without else "Every pattern to be tested gave a case.")  # fmt: skip
+    yield page.bullets([*notes, *_notes(tables.bugs(study))[0]])
+    if without:
+        yield page.table(_reasons(without), "Patterns without a case, by reason")
+
+
+def _reasons(without):
+    rows = {}
+    for pattern, reason in without.items():
+        rows.setdefault(reason, []).append(pattern)
+    ordered = sorted(rows.items(), key=lambda item: (-len(item[1]), item[0]))
+    return pd.DataFrame([{"patterns": len(ids), "reason": reason, "for example": ids[0]} for reason, ids in ordered])

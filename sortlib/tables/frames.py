@@ -1,0 +1,82 @@
+"""The form of every table: a DataFrame with footnotes, and how it is shown."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+
+import pandas as pd
+
+from sortlib.apis import paper_name
+
+NOTHING = "/"  # in a cell where there is nothing to count
+
+
+def frame(wanted):
+    """The first two columns of a table by API, with a Total row."""
+    names = [*wanted, "Total"]
+    return pd.DataFrame({"api": names, "paper_name": [paper_name(api) for api in names]})
+
+
+def as_column(apis, cells):
+    """A column from a dictionary by API; ``/`` where it has no entry."""
+    return pd.Series([cells.get(api, NOTHING) for api in apis], index=apis.index, dtype=object)
+
+
+def with_total(apis, cells):
+    """The same, with the sum in the Total row."""
+    return as_column(apis, {**cells, "Total": sum(cells.values())})
+
+
+def table_of(rows, columns, notes=()):
+    """A table from dictionaries, with its footnotes."""
+    return noted(pd.DataFrame(rows, columns=columns), notes)
+
+
+def noted(table, notes):
+    """The table with these footnotes, each once."""
+    table.attrs["footnotes"] = list(dict.fromkeys(notes))
+    return table
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table with its footnotes and perhaps a title, for a notebook."""
+
+    table: pd.DataFrame
+    footnotes: tuple[str, ...] = ()
+    title: str = ""
+
+    def _repr_html_(self):
+        head = f"<p><b>{html.escape(self.title)}</b></p>" if self.title else ""
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self._lines())
+        body = self.table.to_html(index=False, na_rep=NOTHING, float_format=_short, border=0)
+        return f"{head}{body}<ul>{notes}</ul>" if notes else head + body
+
+    def __repr__(self):
+        shown = [] if self.table.empty else [self.table.to_string(index=False, na_rep=NOTHING, float_format=_short)]
+        return "\n".join([*([self.title] if self.title else []), *shown, *(f"* {note}" for note in self._lines())])
+
+    def _lines(self):
+        return [*(["no rows"] if self.table.empty else []), *self.footnotes]
+
+
+def _short(value):
+    return f"{value:.4g}"
+
+
+def show(table: pd.DataFrame, *columns: str) -> Shown:
+    """A table with its footnotes, for reading.
+
+    Parameters
+    ----------
+    table : one of this package's tables, or any DataFrame.
+    columns : beginnings of the column names to keep; all if not given. API and method are always kept. A single
+        beginning is left out of the names that are shown.
+    """
+    kept = [name for name in table if not columns or name in ("api", "method")
+            or (name.startswith(columns) and name != "paper_name")]  # fmt: skip
+    shown = table[kept]
+    if len(columns) == 1:
+        shown = shown.rename(columns=lambda name: name.removeprefix(columns[0]) or name)
+    return Shown(shown, tuple(table.attrs.get("footnotes", ())))

@@ -1,0 +1,97 @@
+"""Methods of testing whose outcomes a study holds, what counts as an attempt, and why an API has none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from sortlib.apis import PAPER_APIS
+from sortlib.baselines.single_api import PREFIX
+from sortlib.errors import SortError
+from sortlib.judging import Verdict
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way of testing whose outcomes a study holds: its name, and the outcomes with both rules' verdicts."""
+
+    key: str
+    name: str
+    single: bool
+
+    def outcomes(self, study) -> pd.DataFrame:
+        """Rows of ``sl.run``."""
+        return study.single if self.single else study.outcomes
+
+    def judged(self, study) -> pd.DataFrame:
+        """The same rows with ``paper``, ``symptom``, ``evidence`` and ``reason``."""
+        return study.judged_single if self.single else study.judged
+
+
+METHODS = (Method("sort", "SORT", single=False), Method("single", "Single-API", single=True))
+
+
+def attempts(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that are attempts: an input set was handed to the API on the reference platform."""
+    return rows[rows["status"] != Verdict.UNREACHED]
+
+
+def is_valid(rows: pd.DataFrame) -> pd.Series:
+    """Whether the API returned on the reference platform; what failed on the candidate alone is a valid attempt."""
+    return (rows["status"] == "ok") | (rows["side"] == "candidate")
+
+
+def wanted_apis(study, apis) -> list[str]:
+    """The rows of a table by API: the paper's 15 for None, every tested one for ``"tested"``, or a list of names.
+
+    Raises
+    ------
+    SortError
+        A name that no model of the study calls.
+    """
+    if apis is None:
+        return list(PAPER_APIS)
+    if isinstance(apis, str) and apis == "tested":
+        return sorted({api for method in METHODS for api in method.outcomes(study)["api"]})
+    known = {node.api for graph in study.graphs for node in graph.nodes} | set(PAPER_APIS)
+    for api in apis:
+        if api not in known:
+            raise SortError(f"API {api!r} is in no model of this study; tables.records(study) lists those that are")
+    return list(apis)
+
+
+def absences(study, missing) -> list[str]:
+    """Why methods made no attempt on some APIs, a footnote for each reason.
+
+    Parameters
+    ----------
+    missing : method -> APIs on which it made no attempt.
+    """
+    reasons = {}
+    for method, apis in missing.items():
+        for api in apis:
+            reasons.setdefault(api, {}).setdefault(_why_absent(study, method, api), []).append(method.name)
+    lines = {}
+    for api, found in reasons.items():
+        for reason, names in found.items():
+            lines.setdefault((" and ".join(names), reason), []).append(api)
+    return [f"{names}: no attempt on {', '.join(apis)}: {reason}" for (names, reason), apis in lines.items()]
+
+
+def _why_absent(study, method, api):
+    """Why a method has no attempt on an API: the first stage at which it was lost."""
+    if not any(node.api == api for graph in study.graphs for node in graph.nodes):
+        return "not called by the traced models"
+    ids = {p.id for p in study.patterns if api in p.nodes}
+    if not ids:
+        return f"in no pattern that {study.config.mining.min_support} models share, so not tested"
+    tested = {case.pattern for case in study.cases}
+    skipped = study.stage("generate").get("without_case", {})
+    wanted = {PREFIX + api} if method.single else ids
+    reasons = sorted({skipped[pattern] for pattern in wanted if pattern in skipped})
+    if wanted & tested:
+        return "in tested patterns, but never reached, since an earlier call gave no result"
+    if reasons:
+        return f"no case could be made: {reasons[0]}"
+    return f"outside the {study.config.generation.max_patterns} patterns that were chosen to be tested"

@@ -1,0 +1,81 @@
+"""RQ1: how many of the inputs are valid (paper section V-A, Table I)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pandas as pd
+
+from sortlib import published
+from sortlib.tables.frames import NOTHING, as_column, frame, noted, table_of
+from sortlib.tables.methods import METHODS, absences, attempts, is_valid, wanted_apis
+
+
+def validity(study, apis=None) -> pd.DataFrame:
+    """RQ1 (paper Table I): per API the attempts, the valid ones, their ratio in percent, and why others were not.
+
+    An attempt is every input set handed to an API on the reference platform; it is valid if the API returned there.
+    Nothing is retried. Columns ``sort_*`` and ``single_*`` are ours, ``paper_*`` the published ratios.
+
+    Parameters
+    ----------
+    apis : canonical names; the paper's 15 if not given, every tested API for ``"tested"``.
+    """
+    wanted = wanted_apis(study, apis)
+    table, notes, missing = frame(wanted), [], {}
+    for method in METHODS:
+        tried = attempts(method.outcomes(study))
+        shown = tried[tried["api"].isin(wanted)]
+        cells = {api: _validity_row(group) for api, group in shown.groupby("api")}
+        cells["Total"] = _validity_row(shown)
+        for column in ("attempts", "valid", "ratio", "reasons"):
+            table[f"{method.key}_{column}"] = as_column(table["api"], {api: row[column] for api, row in cells.items()})
+        missing[method] = [api for api in wanted if api not in cells]
+        unreached = len(method.outcomes(study)) - len(tried)
+        if unreached:
+            notes.append(f"{method.name}: {unreached} calls are no attempts, since an earlier call gave no result")
+        others = tried[~tried["api"].isin(wanted)]
+        if len(others):
+            notes.append(f"{method.name}: {others['api'].nunique()} APIs not listed were tested too: {len(others)} "
+                         f"attempts, {int(is_valid(others).sum())} valid")  # fmt: skip
+    theirs = published.table1()
+    for method in theirs:
+        table[f"paper_{method}"] = as_column(table["api"], theirs[method].dropna().to_dict())
+    notes.append("paper_*: Table I of the paper; / where the method cannot generate tests for the API")
+    return noted(table, [*absences(study, missing), *notes])
+
+
+def _validity_row(rows):
+    good = is_valid(rows)
+    kinds = Counter(message_kind(message) for message in rows.loc[~good, "message"])
+    reasons = "; ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items(), key=lambda k: (-k[1], k[0])))
+    ratio = 100.0 * int(good.sum()) / len(rows) if len(rows) else NOTHING
+    return {"attempts": len(rows), "valid": int(good.sum()), "ratio": ratio, "reasons": reasons}
+
+
+def invalid(study) -> pd.DataFrame:
+    """Invalid attempts by method, API and kind of message: how many, and one of them as an example."""
+    rows = []
+    for method in METHODS:
+        tried = attempts(method.outcomes(study))
+        failed = tried[~is_valid(tried)]
+        failed = failed.assign(kind=[message_kind(message) for message in failed["message"]])
+        for (api, kind), group in failed.groupby(["api", "kind"]):
+            first = group.iloc[0]
+            rows.append({"method": method.name, "api": api, "kind": kind, "attempts": len(group), "side": first["side"],
+                         "example": first["message"], "case": first["case"], "node": first["node"]})  # fmt: skip
+    return table_of(rows, ["method", "api", "kind", "attempts", "side", "example", "case", "node"])
+
+
+def message_kind(message: str) -> str:
+    """An error message without its particulars, so that equal mistakes read the same.
+
+    Examples
+    --------
+    >>> message_kind("RuntimeError: shape '[1, 3]' is invalid for input of size 4")
+    "RuntimeError: shape '...' is invalid for input of size #"
+    """
+    text = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", str(message))
+    text = re.sub(r"\[[^\[\]]*\]|\((?:\s*-?\d[\d\s,.]*)\)", "[...]", text)
+    return re.sub(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", "#", text)

@@ -1,0 +1,77 @@
+"""RQ2: which bugs are found (paper section V-B, Table II), under the paper's rule and under the evidence rule."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from sortlib import published
+from sortlib.judging import Verdict, findings_of
+from sortlib.tables.frames import NOTHING, as_column, frame, noted, with_total
+from sortlib.tables.methods import METHODS, absences, attempts, wanted_apis
+
+NO_TIMING = "perf: not measured, since no timing oracle runs yet"
+# Verdicts that accuse a platform; the others explain a difference.
+ACCUSING = (
+    Verdict.SUSPECT, Verdict.NAN, Verdict.CRASH, Verdict.TIMEOUT, Verdict.EXCEPTION, Verdict.BOTH_SUSPECT,
+)  # fmt: skip
+
+
+def bugs(study, apis=None) -> pd.DataFrame:
+    """RQ2 (paper Table II): ``paper_rule`` and ``evidence_rule`` side by side, then the published counts."""
+    ours, evidence = paper_rule(study, apis), evidence_rule(study, apis)
+    table = ours.merge(evidence, on=["api", "paper_name"], validate="one_to_one")
+    theirs = published.table2()
+    for column in theirs:
+        table[f"paper_{column}"] = as_column(table["api"], theirs[column].dropna().astype(int).to_dict())
+    notes = [*ours.attrs["footnotes"], *evidence.attrs["footnotes"]]
+    return noted(table, [*notes, "paper_*: Table II of the paper; / where the method has no tests"])
+
+
+def paper_rule(study, apis=None) -> pd.DataFrame:
+    """Bugs as the paper counts them: every call whose outputs differ by more than the threshold, or fail on one side.
+
+    An exception on both sides is an invalid input (RQ1), not a bug. ``*_distinct`` counts one bug for an API and
+    symptom, however many calls show it.
+    """
+    wanted = wanted_apis(study, apis)
+    table, missing = frame(wanted), {}
+    for method in METHODS:
+        rows = attempts(method.judged(study))
+        rows = rows[rows["api"].isin(wanted)]
+        failing = rows[(rows["paper"] == "fail") & ~((rows["status"] == "exception") & (rows["side"] == "both"))]
+        counts = failing.groupby(["api", "symptom"]).size()
+        seen = sorted(set(rows["api"]))
+        table[f"{method.key}_perf"] = NOTHING
+        for symptom in published.SYMPTOMS[1:]:
+            cells = {api: int(counts.get((api, symptom), 0)) for api in seen}
+            table[f"{method.key}_{symptom}"] = with_total(table["api"], cells)
+        distinct = counts.groupby("api").size()
+        cells = {api: int(distinct.get(api, 0)) for api in seen}
+        table[f"{method.key}_distinct"] = with_total(table["api"], cells)
+        missing[method] = [api for api in wanted if api not in seen]
+    return noted(table, [NO_TIMING, *absences(study, missing)])
+
+
+def evidence_rule(study, apis=None) -> pd.DataFrame:
+    """Calls by verdict of the evidence rule; ``*_evidence_findings`` are the distinct ones that accuse a platform.
+
+    Columns ``<method>_evidence_<verdict>`` count calls; a finding is one API, platform pair and accusing verdict.
+    """
+    wanted = wanted_apis(study, apis)
+    table, missing = frame(wanted), {}
+    for method in METHODS:
+        rows = attempts(method.judged(study))
+        rows = rows[rows["api"].isin(wanted)]
+        counts = rows.groupby(["api", "evidence"]).size()
+        seen = sorted(set(rows["api"]))
+        for verdict in Verdict:
+            if verdict != Verdict.UNREACHED:
+                cells = {api: int(counts.get((api, str(verdict)), 0)) for api in seen}
+                table[f"{method.key}_evidence_{verdict}"] = with_total(table["api"], cells)
+        found = findings_of(rows.rename(columns={"evidence": "verdict"}))
+        accused = found[found["verdict"].isin([str(v) for v in ACCUSING])]["api"].value_counts()
+        table[f"{method.key}_evidence_findings"] = with_total(
+            table["api"], {api: int(accused.get(api, 0)) for api in seen}
+        )
+        missing[method] = [api for api in wanted if api not in seen]
+    return noted(table, absences(study, missing))

@@ -1,0 +1,116 @@
+"""The store of records: an equal list comes back, and what cannot be read is refused in one line."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import nn
+
+from sortlib.apis import Argument
+from sortlib.errors import SortError
+from sortlib.features import CallRecord, measure
+from sortlib.records import SCHEMA_VERSION, load_records, save_records
+from sortlib.tracing import trace
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        y = torch.relu_(self.norm(self.conv(x)))
+        y = torch.cat([y, y[..., 1:, :].new_zeros(1, 4, 4, 4) / 0, y * y], dim=0)
+        return y.to(memory_format=torch.channels_last).masked_fill(y > 1, -float("inf"))
+
+
+@pytest.fixture
+def records():
+    torch.manual_seed(0)
+    return trace(Model().eval(), torch.randn(1, 3, 6, 6))[1]
+
+
+def test_records_come_back_equal(records, tmp_path):
+    save_records(records, tmp_path / "records.parquet")
+    assert load_records(tmp_path / "records.parquet") == records
+    assert len(records) == 11 and any(record.aliases for record in records) and any(r.inplace for r in records)
+
+
+def test_no_records_are_a_store_too(tmp_path):
+    save_records([], tmp_path / "none.parquet")
+    assert load_records(tmp_path / "none.parquet") == []
+
+
+def test_every_kind_of_argument_survives(tmp_path):
+    features = measure(torch.tensor([0.0, float("nan")]), "parameter")
+    values = [
+        None,
+        1.5,
+        float("inf"),
+        "é",
+        (1, [features]),
+        slice(1, None),
+        Ellipsis,
+        torch.int8,
+        torch.device("cpu"),
+        {"k": 2j},
+    ]
+    arguments = tuple(Argument(f"a{i}", value, "keyword") for i, value in enumerate(values))
+    record = CallRecord(
+        "g", 1, 2, "api", "torch.api", "m.0", "f.py:3", arguments, (features,), ((("a", 1), ("b",)),), True, True
+    )
+    save_records([record], tmp_path / "one.parquet")
+    assert load_records(tmp_path / "one.parquet") == [record]
+
+
+def test_other_versions_are_refused_in_one_line(records, tmp_path):
+    path = tmp_path / "records.parquet"
+    save_records(records, path)
+    table = pq.read_table(path)
+    for metadata, version in (({"sort_record_version": "0"}, "0"), ({}, "none")):
+        pq.write_table(table.replace_schema_metadata(metadata), path)
+        with pytest.raises(
+            SortError,
+            match=f"^records.parquet holds records of version {version}; this sortlib reads "
+            f"{SCHEMA_VERSION}. Trace the models again$",
+        ):
+            load_records(path)
+
+
+@pytest.mark.parametrize("damage", ["missing", "text", "cut", "empty"])
+def test_a_broken_file_is_one_line(records, tmp_path, damage):
+    path = tmp_path / "records.parquet"
+    save_records(records, path)
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes({"text": b"not parquet at all", "cut": path.read_bytes()[:-20], "empty": b""}[damage])
+    with pytest.raises(SortError, match=r"records.parquet is no readable record file: [^\n]+$"):
+        load_records(path)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("arguments", "not json"),
+        ("arguments", json.dumps([["x", {"$call": "os.system"}, "keyword"]])),
+        ("arguments", json.dumps([["x"]])),
+        ("outputs", json.dumps([{"$tensor": {"unknown": 1}}])),
+        ("aliases", "[1]"),
+        ("node", None),
+    ],
+)
+def test_broken_content_is_one_line(records, tmp_path, column, value):
+    path = tmp_path / "records.parquet"
+    save_records(records, path)
+    table = pq.read_table(path)
+    place = table.schema.get_field_index(column)
+    if value is None:
+        table = table.remove_column(place)
+    else:
+        table = table.set_column(place, column, pa.array([value] * table.num_rows))
+    pq.write_table(table, path)
+    with pytest.raises(SortError, match=r"records.parquet is no readable record file: [^\n]+$"):
+        load_records(path)
