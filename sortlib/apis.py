@@ -304,9 +304,16 @@ def _is_operator(parts, found) -> bool:
         overloads = [getattr(found, name) for name in found.overloads()] if packet else [found]
         return any(torch._C._dispatch_has_kernel(overload.name()) for overload in overloads)
     if parts[-1] == "__get__" or inspect.isroutine(found):
-        homes = {"torch": torch._C._VariableFunctions, "torch._C._nn": torch._C._nn, "torch.Tensor": torch.Tensor}
+        homes = {
+            "torch": torch._C._VariableFunctions,
+            "torch.Tensor": torch.Tensor,
+            "torch.nn.functional": F,  # hardswish and hardsigmoid report to modes but are not listed
+            **{f"torch._C.{part}": getattr(torch._C, part) for part in ("_nn", "_linalg", "_fft", "_special", "_sparse")},
+        }
         home = homes.get(".".join(parts[:-1]))
-        private = home is torch.Tensor and name.startswith("_")
+        if home is F and getattr(found, "__module__", "") != "torch.nn.functional":
+            home = torch._C._VariableFunctions if hasattr(torch._C._VariableFunctions, name) else torch._C._nn
+        private = home is torch.Tensor and name.startswith("_") and name not in ("_is_all_true", "_is_any_true")
         return found in overridable() or (not private and found == getattr(home, name, None))
     return False
 

@@ -1,9 +1,10 @@
 """Canonical forms of small labelled directed multigraphs, many at a time.
 
-Two patterns are the same exactly when their canonical forms are equal. The order of a pattern's nodes is found by colour
-refinement: each node starts with a hash of its label and repeatedly takes up its neighbours' colours. Where that
-leaves nodes alike, one of them is marked and the refinement repeated; all choices that could differ are tried
-and the smallest form wins. Nodes come out in topological order (by depth, then colour), so a pattern reads as data flows.
+Two patterns are the same exactly when their canonical forms are equal. The order of a pattern's nodes is found by
+colour refinement: each node starts with a hash of its label and repeatedly takes up its neighbours' colours. Where
+that leaves nodes alike, one of them is marked and the refinement repeated; all choices that could differ are tried
+and the smallest form wins. Nodes come out in topological order (by depth, then colour), so a pattern reads as data
+flows.
 
 All arrays hold one pattern per row, so that one NumPy call treats every pattern of a level.
 """
@@ -18,6 +19,7 @@ import numpy as np
 
 NO_EDGE = -1  # label of the padding in edge arrays
 MAX_NODES = 15  # node positions are packed into 4 bits
+_as_json = json.JSONEncoder(separators=(",", ":")).encode
 _PAD = np.iinfo(np.int64).max
 _SALT_IN = np.uint64(0x9E3779B97F4A7C15)
 _SALT_MARK = np.uint64(0xD1B54A32D192ED03)
@@ -279,5 +281,5 @@ def _keys(batch, form):
 
 def pattern_id(apis, edges) -> str:
     """``p`` and 12 hexadecimal digits of the SHA-256 of a pattern in canonical order."""
-    text = json.dumps([list(apis), [list(edge) for edge in edges]], separators=(",", ":"))
+    text = _as_json([list(apis), [list(edge) for edge in edges]])
     return "p" + hashlib.sha256(text.encode()).hexdigest()[:12]

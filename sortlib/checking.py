@@ -181,7 +181,7 @@ class _Capture(TorchFunctionMode):
         found = self.known.get(id(tensor))
         if found is None or found[1] != tensor._version:
             stream = f"value{len(self.digests)}"
-            form = save_tensor(tensor, self.folder / f"{stream}.npy")
+            form = save_tensor(tensor, self.folder / f"{stream}.bin")
             self.digests.append(hashlib.sha256(Path(form["path"]).read_bytes()).hexdigest())
             found = self.known[id(tensor)] = (tensor, tensor._version, {"$load": [stream, form]})
         return _Form(found[2])

@@ -86,6 +86,26 @@ def finish(opened, notebooks, progress):
 
 
 @app.command()
+def mine(
+    source: Annotated[Path, typer.Argument(help="Directory of a study, or of graphs that 'sortlib trace --out' wrote.")],
+    min_support: Annotated[int, typer.Option(min=1, help="Graphs that must hold a pattern.")] = 5,
+    max_nodes: Annotated[int, typer.Option(min=2, help="Largest pattern.")] = 7,
+    keep: Annotated[str, typer.Option(help="all, closed or maximal.")] = "all",
+    include: Annotated[list[str] | None, typer.Option(help="API that every pattern must hold; may be repeated.")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="API that no pattern may hold; may be repeated.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    top: Annotated[int, typer.Option(min=0, help="How many of the most frequent patterns to show.")] = 20,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Also show what other thresholds give.")] = False,
+):
+    """Mine graphs and show the patterns: sizes, supports, coverage, and the paper's set beside them."""
+    from sortlib import mining_report
+
+    graphs = mining_report.load_graphs(source)
+    options = {"include": include or (), "exclude": exclude or (), "workers": workers}
+    print(mining_report.text(graphs, min_support, max_nodes, keep, top, sweep, **options))
+
+
+@app.command()
 def report(directory: Annotated[Path, typer.Argument(help="Directory of a complete study.")]):
     """Write the report of a study again."""
     from sortlib.report import write_report

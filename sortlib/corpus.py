@@ -18,16 +18,17 @@ def spread(counts: np.ndarray, starts: np.ndarray):
 class Corpus:
     """All graphs side by side, reduced to the edges that can occur in a frequent pattern.
 
-    Parallel edges with one label are one *link* with a count. A node's links, in both directions, are sorted into *slots*:
-    all links with the same direction, label and API at the other end. ``kind`` numbers the slots that nodes of one
-    API can have, so ``(pattern, node, kind)`` names an extension of a pattern by a new node.
+    Parallel edges with one label are one *link* with a count. A node's links, in both directions, are sorted into
+    *slots*: all links with the same direction, label and API at the other end. ``kind`` numbers the slots that nodes
+    of one API can have, so ``(pattern, node, kind)`` names an extension of a pattern by a new node.
 
     Attributes
     ----------
     node_graph, node_place, node_api : (nodes,) graph number, position within the graph, API number.
     slot_ptr : (nodes + 1,) first slot of each node; slot_kind, slot_start, slot_size : (slots,) its kind and links.
     slot_of : (nodes, kinds) the slot of that kind, -1 if none.
-    half_ptr : (nodes + 1,) first half-link of each node; half_node, half_count : (half-links,) the other end, parallels.
+    half_ptr : (nodes + 1,) first half-link of each node; half_node, half_count : (half-links,) the other end,
+        parallels.
     link_ptr : (nodes + 1,) first outgoing link; link_dst, link_argument, link_count, link_first : (links,).
     pair_key, pair_count : (source * nodes + destination) of each joined pair, sorted, and the number of its edges.
     link_edges : positions in its graph of each link's edges, from ``link_first`` on.

@@ -95,7 +95,8 @@ def _plan(nodes, links, room):
     placed = [int(np.argmin(room))]
     plan = [(placed[0], [], None)]
     while len(placed) < len(nodes):
-        near = {link[1] if link[0] in placed else link[0] for link in links if (link[0] in placed) != (link[1] in placed)}
+        across = [link for link in links if (link[0] in placed) != (link[1] in placed)]
+        near = {link[1] if link[0] in placed else link[0] for link in across}
         node = min(near, key=lambda k: (room[k], k))
         edges = [link for link in links if node in link[:2] and (link[0] in placed or link[1] in placed)]
         twins = [other for other in placed if around[other] == around[node] and nodes[other] == nodes[node]]

@@ -6,7 +6,9 @@ built and run in seconds. Patterns can be mined from such a graph; its records h
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -21,7 +23,10 @@ from sortlib import zoo
 from sortlib.errors import SortError
 from sortlib.tracing import TraceError, Tracer
 
-NOTE = "captured without values (FakeTensorMode): the records hold dtypes, shapes and strides only"
+NOTE = (
+    "captured without values (FakeTensorMode): the records hold dtypes, shapes and strides only, and a model that looks"
+    " at values or notices the capture may make other calls (transformers builds masks that it would leave out)"
+)
 
 
 def fake_trace(entry, seed: int = 0, records: bool = True):
@@ -48,7 +53,7 @@ def fake_trace(entry, seed: int = 0, records: bool = True):
     args, kwargs = (own or zoo.samples(entry))[0]
     args, kwargs = tree_map_only(torch.Tensor, lambda tensor: _fake(tensor, mode), (args, kwargs))
     try:
-        with mode:
+        with mode, _quiet():
             graph, found = Tracer(entry.name, records=records).run(model, *args, **kwargs)
     except TraceError as error:
         if not isinstance(error.__cause__, _VALUES):
@@ -60,6 +65,18 @@ def fake_trace(entry, seed: int = 0, records: bool = True):
             " values, trace it as usual"
         ) from error
     return dataclasses.replace(graph, notes=(*graph.notes, NOTE)), found
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Without PyTorch's log of the error that is about to be raised."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 _VALUES = (DataDependentOutputException, DynamicOutputShapeException)

@@ -1,8 +1,8 @@
 """Embeddings of all patterns of one size as integer arrays, and the joins that make them larger.
 
-An embedding is a column of node numbers: ``rows[k, r]`` is the node that stands for the pattern's node k in embedding r.
-Embeddings are kept once for each occurrence, that is, once for each set of graph edges: for a symmetric pattern any one of its
-equivalent columns. Every method treats all patterns of a level in blocks of bounded size.
+An embedding is a column of node numbers: ``rows[k, r]`` is the node that stands for the pattern's node k in embedding
+r. Embeddings are kept once for each occurrence, that is, once for each set of graph edges: for a symmetric pattern
+any one of its equivalent columns. Every method treats all patterns of a level in blocks of bounded size.
 """
 
 from __future__ import annotations
@@ -160,12 +160,13 @@ def count_new_nodes(corpus: Corpus, held: Embeddings, orbit: np.ndarray, thresho
 
     Returns
     -------
-    pattern, at, kind : the extensions.
-    graphs : (extensions, graphs) packed bits, the graphs with each.
+    code : (pattern * n + at) * kinds + kind of each extension, ascending.
+    count : in how many graphs it occurs.
+    graphs : (extensions, graphs of ``mine``) packed bits, the graphs with each.
     """
     size, kinds, graphs = held.size, max(corpus.kinds, 1), int(mine.sum())
     number = np.cumsum(mine) - 1  # graphs counted without those of other shards
-    found = [(np.zeros(0, np.int64),) * 3 + (np.zeros((0, (corpus.graphs + 7) // 8), np.uint8),)]
+    found = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, (graphs + 7) // 8), np.uint8))]
     step = max(1, FLAGS // max(size * kinds * graphs, 1))
     blocks = _blocks(np.maximum(held.counts(), BLOCK // step + 1), BLOCK)
     for start, stop in blocks:
@@ -183,10 +184,9 @@ def count_new_nodes(corpus: Corpus, held: Embeddings, orbit: np.ndarray, thresho
                 base = ((pattern - start) * size + orbit[pattern, at]) * (kinds * graphs) + graph
                 flags[base[owner[free]] + corpus.slot_kind[slot[free]] * graphs] = True
         flags = flags.reshape(-1, graphs)
-        code = np.flatnonzero(np.count_nonzero(flags, axis=1) >= np.repeat(threshold[start:stop], size * kinds))
-        bits = np.zeros((len(code), corpus.graphs), bool)
-        bits[:, mine] = flags[code]
-        found.append((code // (size * kinds) + start, code // kinds % size, code % kinds, np.packbits(bits, axis=1)))
+        count = np.count_nonzero(flags, axis=1)
+        code = np.flatnonzero(count >= np.repeat(threshold[start:stop], size * kinds))
+        found.append((code + start * size * kinds, count[code], np.packbits(flags[code], axis=1)))
     return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
 
 

@@ -1,10 +1,10 @@
 """Exact mining of frequent subgraphs in directed labelled multigraphs.
 
-A pattern is a connected set of edges with their nodes (as in gSpan: other edges between the nodes may exist in the graph);
-node labels are APIs, edge labels are the argument that receives the tensor, parallel edges count. Its support is the number of
-graphs that hold it. Mining goes by size. Tree patterns grow by one node at a time, for every connected pattern has a spanning
-tree, which is at least as frequent; cyclic patterns then follow by closing edges between the nodes of a tree. Each pattern is grown
-along one way only, the one with the fewest embeddings.
+A pattern is a connected set of edges with their nodes (as in gSpan: other edges between the nodes may exist in the
+graph); node labels are APIs, edge labels are the argument that receives the tensor, parallel edges count. Its support
+is the number of graphs that hold it. Mining goes by size. Tree patterns grow by one node at a time, for every
+connected pattern has a spanning tree, which is at least as frequent; cyclic patterns then follow by closing edges
+between the nodes of a tree. Each pattern is grown along one way only, the one with the fewest embeddings.
 """
 
 from __future__ import annotations
@@ -35,22 +35,28 @@ class PatternList(list):
     note : one line if the list is empty or shorter than asked for, saying why; else empty.
     min_support, max_nodes, graphs : what was asked for, and the number of graphs.
     seconds : wall time.
-    covered : {size: share of all API calls that lie in an occurrence of at least one frequent pattern with that many nodes}.
+    covered_calls : {size: booleans, one for each API call of each graph in order: does it lie in an occurrence of at
+        least one frequent pattern with that many nodes}.
     dense_sizes : sizes at which some pattern had too many embeddings in one graph to list (``sortlib.dense``). Support
-        is exact there too; ``covered`` is a lower bound.
+        is exact there too; ``covered_calls`` may miss some.
     """
 
     complete_up_to = 0
     note = ""
     min_support = max_nodes = graphs = 0
     seconds = 0.0
-    covered: dict[int, float] = {}
+    covered_calls: dict[int, np.ndarray] = {}
     dense_sizes: frozenset[int] = frozenset()
+
+    @property
+    def covered(self) -> dict[int, float]:
+        """Share of all API calls that lie in an occurrence of at least one frequent pattern, by number of its nodes."""
+        return {size: float(calls.mean()) for size, calls in self.covered_calls.items()}
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands: growing patterns to ``nodes`` nodes, ``share`` of that size done, ``patterns`` found so far."""
+    """Where a run stands: at patterns of ``nodes`` nodes, ``share`` of that size done, ``patterns`` found before it."""
 
     nodes: int
     share: float
@@ -158,7 +164,7 @@ def mine(
                 result.note = f"interrupted: the patterns are exact up to {run.complete} nodes, larger ones are missing"
                 result.complete_up_to = run.complete
                 warnings.warn(result.note, stacklevel=2)
-        result.covered, result.dense_sizes = run.covered, run.dense_sizes
+        result.covered_calls, result.dense_sizes = run.covered, run.dense_sizes
         result.extend(_patterns(run, keep, min_nodes, set(include)))
         if not result and not result.note:
             result.note = "no patterns: none of the frequent ones has the size or the APIs asked for"
@@ -285,8 +291,8 @@ def _by_graph(corpus, rows):
 def _selection(found, alphabet, keep):
     """For each part of ``found`` which patterns to keep.
 
-    A pattern is closed or maximal by comparison with those that have one edge more, for support never grows on the way to a
-    larger pattern.
+    A pattern is closed or maximal by comparison with those that have one edge more, for support never grows on the
+    way to a larger pattern.
     """
     chosen = [np.ones(len(part.batch), bool) for part in found]
     if keep == "all":

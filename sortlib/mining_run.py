@@ -17,8 +17,9 @@ from sortlib.subpatterns import without_edge, without_leaf
 class Found:
     """Frequent patterns with the same number of nodes and edges.
 
-    ``graphs`` and ``partial`` are packed bits, a row a pattern: the graphs that hold it, and those among them where not all
-    embeddings are at hand (None if there are none). ``held`` counts the embeddings; ``kept`` are those to be returned.
+    ``graphs`` and ``partial`` are packed bits, a row a pattern: the graphs that hold it, and those among them where
+    not all embeddings are at hand (None if there are none). ``held`` counts the embeddings; ``kept`` are those to be
+    returned.
     """
 
     form: Canonical
@@ -46,7 +47,11 @@ def _merge_counts(answers):
     columns = [column[order] for column in columns]
     names = np.stack(columns[:-1])
     start = np.flatnonzero(np.append(True, (names[:, 1:] != names[:, :-1]).any(axis=0)))
-    return [*(column[start] for column in columns[:-1]), np.bitwise_or.reduceat(columns[-1], start, axis=0)]
+    size = np.diff(np.append(start, len(order)))
+    graphs = columns[-1][start]
+    for k in range(1, len(answers)):  # each shard names an extension once
+        graphs[size > k] |= columns[-1][start[size > k] + k]
+    return [*(column[start] for column in columns[:-1]), graphs]
 
 
 def _merge_state(answers):
@@ -76,7 +81,7 @@ class Run:
                     trees = self._grow(trees, size)
                     if trees is None:
                         break
-                self.covered[size] = sum(self.team.call("reached")) / self.corpus.nodes
+                self.covered[size] = np.bitwise_or.reduce(self.team.call("reached"))
                 found = [trees, *self._close(trees)]
                 if any(part.partial is not None for part in found):
                     self.dense_sizes.add(size)
@@ -100,9 +105,9 @@ class Run:
     def _grow(self, trees: Found, size: int):
         """All frequent trees with one node more than ``trees``; None if there are none."""
         loose = np.zeros(len(trees.batch), np.int64) if trees.partial is None else support(trees.partial)
-        # with several shards, and where embeddings are missing, an extension may be frequent that is rarer here
-        threshold = np.maximum(1, self.min_support - loose) if not self.team.workers else np.ones_like(loose)
-        pattern, at, kind, graphs = _merge_counts(self.team.call("count_nodes", trees.form.orbit, threshold))
+        # where embeddings are missing, an extension may be frequent that is seen in fewer graphs
+        threshold = np.maximum(1, self.min_support - loose)
+        pattern, at, kind, graphs = self._seen_new_nodes(trees, threshold)
         self.report(size, 0.3, self.total)
         if trees.partial is not None:
             pattern, at, kind, graphs = self._all_new_nodes(trees, loose, pattern, at, kind, graphs)
@@ -130,6 +135,17 @@ class Run:
         state = self.team.call("grow", jobs, form.batch, form.tied, thin)
         self.report(size, 0.8, self.total)
         return self._settled(state, form, known[name[best]], trees=True)
+
+    def _seen_new_nodes(self, trees, threshold):
+        """The extensions by a node that occur in enough graphs, by all shards together."""
+        size, kinds = trees.batch.nodes.shape[1], max(self.corpus.kinds, 1)
+        least = threshold if not self.team.workers else np.ones_like(threshold)
+        answers = self.team.call("count_nodes", trees.form.orbit, least)
+        code, which = np.unique(np.concatenate([answer[0] for answer in answers]), return_inverse=True)
+        count = np.bincount(which, weights=np.concatenate([answer[1] for answer in answers]), minlength=len(code))
+        code = code[count >= threshold[code // (size * kinds)]]
+        graphs = np.bitwise_or.reduce(self.team.call("extension_graphs", code))
+        return code // (size * kinds), code // kinds % size, code % kinds, graphs
 
     def _all_new_nodes(self, trees, loose, pattern, at, kind, graphs):
         """Add the extensions that no embedding at hand shows, of patterns dense in enough graphs."""
@@ -221,19 +237,22 @@ class Run:
                 for d in range(size):
                     if s != d and not behind[s, d]:
                         room = often[batch.nodes[k, s], :, batch.nodes[k, d]]
-                        parts += [(k, s, d, a) for a in np.flatnonzero(room).tolist() if room[a] > have.get((s, d, a), 0)]
+                        fits = [a for a in np.flatnonzero(room).tolist() if room[a] > have.get((s, d, a), 0)]
+                        parts += [(k, s, d, a) for a in fits]
         more = np.array(parts, np.int64).reshape(-1, 4)
         more = more[~np.isin(((more[:, 0] * size + more[:, 1]) * size + more[:, 2]) * labels + more[:, 3], code)]
         none = np.zeros((len(more), graphs.shape[1]), np.uint8)
-        return [np.concatenate(pair) for pair in zip((pattern, src, dst, argument, graphs), (*more.T, none), strict=True)]
+        old = (pattern, src, dst, argument, graphs)
+        return [np.concatenate(pair) for pair in zip(old, (*more.T, none), strict=True)]
 
     # support
 
     def _supported(self, form, name, graphs, before, smaller):
         """Which of the named new patterns are frequent, and the graphs that hold each.
 
-        Without dense patterns an extension's own count is the whole truth. Otherwise the graphs are those where some way to the
-        pattern shows it, and those where a search finds it; a search is needed only where every smaller pattern is dense.
+        Without dense patterns an extension's own count is the whole truth. Otherwise the graphs are those where some
+        way to the pattern shows it, and those where a search finds it; a search is needed only where every smaller
+        pattern is dense.
         """
         order = np.argsort(name, kind="stable")
         start = np.flatnonzero(np.append(True, np.diff(name[order]) != 0))

@@ -18,8 +18,8 @@ from sortlib.errors import SortError
 class Team:
     """Calls the same method of every shard and collects the answers.
 
-    The workers are plain Python processes that read pickled calls from their standard input: nothing of the caller's main
-    module is run again, and no thread or lock of this process is copied.
+    The workers are plain Python processes that read pickled calls from their standard input: nothing of the caller's
+    main module is run again, and no thread or lock of this process is copied.
     """
 
     def __init__(self, corpus, limit, workers=1):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 from tqdm.auto import tqdm
 
+from sortlib.baselines import stage as baselines
 from sortlib.baselines.single_api import single_api_patterns
 from sortlib.errors import SortError, choices
 from sortlib.generation import generate
@@ -61,6 +62,7 @@ def check_ahead(config: StudyConfig):
     load_zoo(config.zoo)
     require(config.platforms.reference)
     require(candidate_of(config))
+    baselines.check_options(config)
 
 
 def candidate_of(config: StudyConfig) -> str:
@@ -111,24 +113,31 @@ def _mine(study, progress):
     mark = fingerprint(study.stage("trace")["fingerprint"], settings.model_dump())
     if study.stage("mine").get("fingerprint") == mark:
         return
-    with tqdm(desc="mine", unit="pattern", disable=not progress) as bar:
-        patterns = mine(study.graphs, **settings.model_dump())
-        bar.update(len(patterns))
+    patterns = mine(study.graphs, **settings.model_dump(), progress=progress or None)
+    if patterns.complete_up_to < settings.max_nodes:  # Ctrl-C gives a part of the answer, which is not the study's
+        raise KeyboardInterrupt
     study.save_patterns(patterns)
     sizes = Counter(len(pattern.nodes) for pattern in patterns)
     joins = sum(pattern.has_join for pattern in patterns)
-    study.note("mine", fingerprint=mark, patterns=len(patterns), sizes=dict(sorted(sizes.items())), with_join=joins)
+    study.note("mine", fingerprint=mark, patterns=len(patterns), remark=patterns.note, sizes=dict(sorted(sizes.items())), with_join=joins)
     study.forget("patterns")
 
 
 def _generate(study, progress):
+    _generate_cases(study, progress)
+    baselines.generate_baselines(study, progress)
+
+
+def _generate_cases(study, progress):
     settings, seed = study.config.generation, study.config.seed
-    mark = fingerprint(study.stage("mine")["fingerprint"], settings.model_dump(), seed)
+    ablation = baselines.SINGLE in study.config.methods
+    mark = fingerprint(study.stage("mine")["fingerprint"], settings.model_dump(), seed, *([] if ablation else [False]))
     if study.stage("generate").get("fingerprint") == mark:
         return
     chosen = spread(study.patterns, settings.max_patterns)
     options = {"seed": seed, "sampler": settings.sampler, "max_elements": settings.max_elements}
-    singles = single_api_patterns(study.graphs, sorted({api for pattern in chosen for api in pattern.nodes}))
+    tested = sorted({api for pattern in chosen for api in pattern.nodes}) if ablation else []
+    singles = single_api_patterns(study.graphs, tested)
     with tqdm(total=len(chosen) + len(singles), desc="generate", unit="pattern", disable=not progress) as bar:
         sort = generate(chosen, study.records, study.graphs, settings.per_pattern, progress=bar.update, **options)
         single = generate(singles, study.records, study.graphs, settings.inputs_per_api, progress=bar.update, **options)
@@ -167,6 +176,11 @@ def _run(study, progress):
     require(reference), require(candidate)
     mark = fingerprint(reference, candidate, study.config.timeout, study.manifest["made_with"]["torch"])
     study.note("run", fingerprint=mark, reference=reference, candidate=candidate)
+    _run_cases(study, reference, candidate, progress)
+    baselines.run_baselines(study, reference, candidate, progress)
+
+
+def _run_cases(study, reference, candidate, progress):
     folder = study.outcome_folder
     folder.mkdir(parents=True, exist_ok=True)
     parts = sorted(folder.glob("part-*.parquet"))
@@ -174,7 +188,7 @@ def _run(study, progress):
     pending = [case for case in study.cases if case.id not in done]
     if not pending:
         return
-    writer = _Parts(folder, len(parts))
+    writer = Parts(folder, len(parts))
     versions = {}
     total = len(study.cases)
     with tqdm(total=total, initial=total - len(pending), desc=f"run {reference} against {candidate}", unit="case",
@@ -191,7 +205,7 @@ def _run(study, progress):
     study.forget("all_outcomes", "outcomes", "single", "judged", "judged_single", "findings")
 
 
-class _Parts:
+class Parts:
     """Append-only Parquet parts; a part is written whole or not at all."""
 
     def __init__(self, folder, count):
@@ -215,7 +229,8 @@ class _Parts:
 def _tables(study, progress):
     from sortlib import tables
 
-    mark = fingerprint(study.stage("generate"), study.stage("run"), study.config.threshold)
+    compared = [study.stage("baselines"), study.config.methods] if baselines.chosen(study.config) else []
+    mark = fingerprint(study.stage("generate"), study.stage("run"), study.config.threshold, *compared)
     if study.stage("tables").get("fingerprint") != mark:
         tables.write_all(study)
         study.note("tables", fingerprint=mark)

@@ -43,6 +43,11 @@ def statistics() -> pd.DataFrame:
     return _read("statistics").copy()
 
 
+def patterns() -> pd.Series:
+    """Number of the paper's patterns (all out-trees) by number of nodes."""
+    return _read("patterns").set_index("nodes")["patterns"]
+
+
 def _canonical(table):
     """The same rows under canonical names, in the paper's order, ``Total`` last."""
     named = table.rename(index=_CANONICAL).rename_axis(index=None, columns=None)

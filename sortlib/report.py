@@ -175,7 +175,7 @@ def _validity(study):
         "is retried. Ratios in percent. / marks where a method has no test.",
     )
     validity = tables.validity(study)
-    columns, headings, groups = _grouped(validity, {method.key: method.name for method in tables.METHODS})
+    columns, headings, groups = _grouped(validity, {method.key: method.name for method in tables.methods(study)})
     ours, theirs = _notes(validity)
     columns = [name for name in columns if not name.endswith("_reasons") or any(_plain_text(validity[name]))]
     yield page.table(validity[columns], "Attempts and valid inputs (paper Table I)", headings, groups, ours)
@@ -196,7 +196,7 @@ def _bugs(study):
     bugs = tables.bugs(study)
     evidence = [name for name in bugs if name.partition("_")[2].startswith(("evidence", "findings"))]
     published = [name for name in bugs if name.startswith("paper_") and name != "paper_name"]
-    methods = {method.key: method.name for method in tables.METHODS}
+    methods = {method.key: method.name for method in tables.methods(study)}
     columns, headings, groups = _grouped(bugs.drop(columns=evidence), methods)
     ours, theirs = _notes(bugs)
     caption = f"By the paper's rule, threshold {threshold} (paper Table II)"

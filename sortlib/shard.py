@@ -1,7 +1,7 @@
 """The embeddings in some of the graphs, and the steps that a mining run asks for.
 
-A run talks to one shard in its own process, or to several in worker processes (``sortlib.mining_team``). A graph belongs to one
-shard, so results are put together by joining sets of graphs.
+A run talks to one shard in its own process, or to several in worker processes (``sortlib.mining_team``). A graph
+belongs to one shard, so results are put together by joining sets of graphs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Shard:
         return self._state()
 
     def _state(self):
-        """Of the front: embeddings held of each pattern, graphs they lie in, graphs that have more of them (or None)."""
+        """Of the front: embeddings held of each pattern, graphs they lie in, graphs with more of them (or None)."""
         patterns, graphs = len(self.front.ptr) - 1, self.corpus.graphs
         bits = np.zeros((patterns, graphs), bool)
         pattern = np.repeat(np.arange(patterns), self.front.counts())
@@ -57,8 +57,21 @@ class Shard:
         return self.front.counts(), np.packbits(bits, axis=1), partial
 
     def count_nodes(self, orbit, threshold):
-        """See ``growth.count_new_nodes``."""
-        return growth.count_new_nodes(self.corpus, self.trees, orbit, threshold, self.mine)
+        """Codes and counts of ``growth.count_new_nodes``; the graphs are kept for ``extension_graphs``."""
+        code, count, graphs = growth.count_new_nodes(self.corpus, self.trees, orbit, threshold, self.mine)
+        self.counted = code, graphs
+        return code, count
+
+    def extension_graphs(self, code):
+        """The graphs (packed bits) that hold each of some extensions."""
+        known, graphs = self.counted
+        place = np.minimum(np.searchsorted(known, code), max(len(known) - 1, 0))
+        bits = np.zeros((len(code), self.corpus.graphs), bool)
+        if len(known):
+            here = np.flatnonzero(known[place] == code)
+            local = np.unpackbits(graphs[place[here]], axis=1, count=int(self.mine.sum())).astype(bool)
+            bits[np.ix_(here, np.flatnonzero(self.mine))] = local
+        return np.packbits(bits, axis=1)
 
     def grow(self, jobs, batch: Batch, tied, thin):
         """Trees with one node more become both fronts."""
@@ -82,7 +95,7 @@ class Shard:
         return self._state()
 
     def look(self, keys, batch: Batch, graphs):
-        """Search for ``batch``'s patterns in the graphs given for each (packed bits). Returns those where they are found."""
+        """Search for patterns in the graphs given for each (packed bits). Returns those where they are found."""
         ask = np.unpackbits(graphs, axis=1, count=self.corpus.graphs).astype(bool) & self.mine
         for pattern, graph in np.argwhere(ask).tolist():
             rows = self._found(keys[pattern], batch, pattern, graph)
@@ -127,5 +140,5 @@ class Shard:
         return front.rows, front.ptr
 
     def reached(self):
-        """How many calls lie in an embedding of a tree of the last size."""
-        return int(self.touched.sum())
+        """Which calls lie in an embedding of a tree of the last size; booleans over all nodes."""
+        return self.touched.copy()

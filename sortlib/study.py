@@ -26,6 +26,7 @@ from sortlib.records import load_records, save_records
 
 VERSION = 1
 _Count = Annotated[int, Field(ge=1, strict=True)]
+_Method = Literal["single-api", "freefuzz", "deeprel", "docter", "acetest", "titanfuzz"]
 
 
 class _Part(BaseModel):
@@ -68,6 +69,21 @@ class Platforms(_Part):
     candidate: str = "auto"
 
 
+class Baselines(_Part):
+    """Settings of the methods that SORT is compared with.
+
+    ``constraints`` is a folder of DocTer's constraint files, ``model`` a language model known to ``llm``, ``programs``
+    a folder of programs that TitanFuzz runs instead. ``max_elements`` leaves out larger recorded calls.
+    ``timeout`` is in seconds, for one attempt on one platform.
+    """
+
+    constraints: str | None = None
+    model: str | None = None
+    programs: str | None = None
+    max_elements: _Count | None = None
+    timeout: Annotated[float, Field(gt=0)] = 10
+
+
 class StudyConfig(_Part):
     """What a study file may say."""
 
@@ -77,6 +93,8 @@ class StudyConfig(_Part):
     mining: Mining = Mining()
     generation: Generation = Generation()
     platforms: Platforms = Platforms()
+    methods: tuple[_Method, ...] = ("single-api",)
+    baselines: Baselines = Baselines()
     timeout: Annotated[float, Field(gt=0)] = 60
     threshold: Annotated[float, Field(gt=0)] = 1e-3
 
@@ -157,6 +175,7 @@ class Study:
             "stages": before["stages"],
             "made_with": made_with(),
             "workers": before.get("workers", {}),
+            "times": before.get("times", {}),
         }
         _write(file, json.dumps(manifest, indent=1))
         return cls(directory)
@@ -173,6 +192,13 @@ class Study:
         if self.manifest["stages"].get(name) != facts:
             self.manifest["stages"][name] = facts
             self.save_manifest()
+
+    def spent(self, method, **seconds):
+        """Add the seconds that a method took, by kind of work, to the manifest."""
+        times = self.manifest.setdefault("times", {}).setdefault(method, {})
+        for kind, value in seconds.items():
+            times[kind] = round(times.get(kind, 0.0) + value, 1)
+        self.save_manifest()
 
     def save_manifest(self):
         """Write the manifest at once and whole."""
@@ -221,13 +247,24 @@ class Study:
 
     @cached_property
     def cases(self) -> list[TestCase]:
-        import pyarrow.parquet as pq
+        return _read_cases(self._have("cases.parquet"))
 
-        texts = pq.read_table(self._have("cases.parquet"))["case"].to_pylist()
-        return [TestCase.from_json(json.loads(text)) for text in texts]
+    @cached_property
+    def baseline_cases(self) -> dict[str, list[TestCase]]:
+        """Attempts of the other methods, by method."""
+        known = self.stage("baselines").get("methods", {})
+        return {key: _read_cases(self._have("baselines", f"{key}.parquet"))
+                for key in known if key in self.config.methods}  # fmt: skip
+
+    def save_baseline_cases(self, method, cases):
+        """Store the attempts of a method."""
+        self._save_cases(cases, self.path("baselines", f"{method}.parquet"))
 
     def save_cases(self, cases):
         """Store generated cases."""
+        self._save_cases(cases, self.path("cases.parquet"))
+
+    def _save_cases(self, cases, path):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -236,7 +273,7 @@ class Study:
             "pattern": [case.pattern for case in cases],
             "case": [json.dumps(case.to_json()) for case in cases],
         }
-        pq.write_table(pa.table(columns), self.path("cases.parquet"), compression="zstd")
+        pq.write_table(pa.table(columns), path, compression="zstd")
 
     def case(self, case_id) -> TestCase:
         """A case by id.
@@ -246,9 +283,10 @@ class Study:
         SortError
             No such case.
         """
-        for case in self.cases:
-            if case.id == case_id:
-                return case
+        for cases in (self.cases, *self.baseline_cases.values()):
+            for case in cases:
+                if case.id == case_id:
+                    return case
         raise SortError(f"{self.directory}: no case {case_id!r}; study.outcomes['case'] lists them")
 
     def pattern(self, pattern_id) -> Pattern:
@@ -274,11 +312,16 @@ class Study:
         if not parts:
             raise SortError(f"{self.directory}: nothing was run yet; continue with 'sortlib study "
                             f"{self.config.name} --out {self.directory}'")  # fmt: skip
-        order = {case.id: position for position, case in enumerate(self.cases)}
-        rows = pd.concat([part.dropna(axis=1, how="all") for part in parts], ignore_index=True)
-        rows = rows[rows["case"].isin(order)]
-        place = rows["case"].map(order)
-        return rows.assign(_place=place).sort_values(["_place", "node"]).drop(columns="_place").reset_index(drop=True)
+        return _ordered(parts, self.cases)
+
+    @cached_property
+    def baseline_outcomes(self):
+        """Rows of every attempt of the other methods, in the order of the attempts; empty if there are none."""
+        import pandas as pd
+
+        parts = [pd.read_parquet(file) for file in sorted(self.outcome_folder.glob("baselines/part-*.parquet"))]
+        cases = [case for cases in self.baseline_cases.values() for case in cases]
+        return _ordered(parts, cases) if parts else pd.DataFrame(columns=["case", "pattern", "api", "candidate"])
 
     @property
     def outcome_folder(self) -> Path:
@@ -332,6 +375,23 @@ class Study:
             raise SortError(f"{path}: not there yet; continue with 'sortlib study {self.config.name} --out "
                             f"{self.directory}'")  # fmt: skip
         return path
+
+
+def _read_cases(path) -> list[TestCase]:
+    import pyarrow.parquet as pq
+
+    return [TestCase.from_json(json.loads(text)) for text in pq.read_table(path)["case"].to_pylist()]
+
+
+def _ordered(parts, cases):
+    """The rows of these cases, in the order of the cases and their calls."""
+    import pandas as pd
+
+    order = {case.id: position for position, case in enumerate(cases)}
+    rows = pd.concat([part.dropna(axis=1, how="all") for part in parts], ignore_index=True)
+    rows = rows[rows["case"].isin(order)]
+    place = rows["case"].map(order)
+    return rows.assign(_place=place).sort_values(["_place", "node"]).drop(columns="_place").reset_index(drop=True)
 
 
 def _plain(value):

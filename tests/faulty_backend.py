@@ -1,7 +1,7 @@
 """A backend with faults for the tests of the runner: imported by a worker, it replaces operators of PyTorch.
 
 Every fault is real. It strikes where the input has a marked number of rows, so that one campaign holds cases that
-fail in each way and cases that do not.
+fail in each way and cases that do not. A test imports the numbers; only the environment of a worker arms the faults.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import time
 import torch
 import torch.nn.functional as F
 
-SEGFAULT, ABORT, ENDLESS, RAISES, HUGE, MEMORY, NARROW, WRONG = 11, 12, 13, 14, 15, 16, 17, 18
+SEGFAULT, ABORT, ENDLESS, RAISES, HUGE, MEMORY, NARROW, WRONG, SLOW = range(11, 20)
 
 _relu = torch.relu
 
@@ -34,12 +34,15 @@ def relu(x):
         raise MemoryError
     if rows == NARROW:
         return _relu(x)[:, 1:]
+    if rows == SLOW:
+        time.sleep(2)
     if rows == WRONG:
         return _relu(x) + 0.25
     return _relu(x)
 
 
-torch.relu = relu
+if "SORT_TEST_FAULTS" in os.environ:
+    torch.relu = relu
 
 if "SORT_TEST_CONV_OFFSET" in os.environ:
     offset, _conv2d = float(os.environ["SORT_TEST_CONV_OFFSET"]), F.conv2d
@@ -49,3 +52,14 @@ if "SORT_TEST_CONV_OFFSET" in os.environ:
         return _conv2d(*args, **kwargs) + offset
 
     F.conv2d = conv2d
+
+if "SORT_TEST_OTHER_INPUTS" in os.environ:
+    from sortlib import drawing
+
+    _draw = drawing.draw
+
+    def draw(features, seed, sampler):
+        """Other values than the other side draws."""
+        return _draw(features, seed + " and more", sampler)
+
+    drawing.draw = draw

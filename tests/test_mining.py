@@ -109,8 +109,8 @@ def test_closed_and_maximal_agree_with_their_definition(case):
     graphs, min_support, max_nodes = case
     everything = sl.mine(graphs, min_support, max_nodes)
     larger = {
-        pattern.id: [other for other in everything if len(other.edges) > len(pattern.edges) and contains(other, pattern)]
-        for pattern in everything
+        small.id: [large for large in everything if len(large.edges) > len(small.edges) and contains(large, small)]
+        for small in everything
     }
     closed = [p.id for p in everything if not any(other.support == p.support for other in larger[p.id])]
     assert [p.id for p in sl.mine(graphs, min_support, max_nodes, keep="closed")] == closed
@@ -248,7 +248,7 @@ def test_coverage_is_the_share_of_calls_in_a_pattern_of_each_size():
     [
         ([], {}, "no graphs were given"),
         ([CHAIN], {"min_support": 2}, "the support of 2 is above the number of graphs, 1"),
-        ([ApiGraph.from_edges(["relu"], []), ApiGraph.from_edges([], [])], {"min_support": 1}, "none of the 2 graphs has"),
+        ([ApiGraph.from_edges(["relu"], []), ApiGraph.from_edges([], [])], {"min_support": 1}, "none of the 2 graphs"),
         ([CHAIN, ApiGraph.from_edges(["a", "b"], [(0, 1, "x")])], {"min_support": 2}, "no edge occurs in 2 of the 2"),
         ([CHAIN], {"min_support": 1, "exclude": "conv2d"}, "no edge without conv2d occurs in 1 of the 1"),
         ([CHAIN], {"min_support": 1, "include": "gelu"}, "no graph has gelu; the APIs are batch_norm, conv2d, relu"),

@@ -10,7 +10,6 @@ import pytest
 from sortlib import details, published, tables
 from sortlib.apis import PAPER_APIS
 from sortlib.errors import SortError
-from sortlib.explorer import explore
 from sortlib.graph import ApiGraph, Edge, Pattern
 from sortlib.pipeline import complete
 from sortlib.study import Study, StudyConfig, load_config
@@ -423,40 +422,3 @@ class TestDetails:
             details.records_of(tiny_study, "conv9d")
         with pytest.raises(SortError, match="no case 'nosuch'"):
             details.calls(tiny_study, "nosuch")
-
-
-class TestExplorer:
-    def test_starts_with_a_tested_pattern_and_follows_a_choice(self, tiny_study):
-        explorer = explore(tiny_study)
-        tested = [tiny_study.pattern(case.pattern) for case in tiny_study.cases if case.edges]
-        assert tiny_study.pattern(explorer.pattern_id).has_join == any(pattern.has_join for pattern in tested)
-        other = next(p.id for p in tiny_study.patterns if explorer.case_ids(p.id) and p.id != explorer.pattern_id)
-        explorer.choose(other)
-        assert explorer.pattern_id == other
-        assert tiny_study.case(explorer.case_id).pattern == other
-
-    def test_a_case_is_enough(self, tiny_study):
-        case = next(case for case in tiny_study.cases if case.edges)
-        explorer = explore(tiny_study, case_id=case.id)
-        assert (explorer.pattern_id, explorer.case_id) == (case.pattern, case.id)
-
-    def test_an_untested_pattern_can_be_looked_at(self, tiny_study):
-        tested = {case.pattern for case in tiny_study.cases}
-        untested = next(p.id for p in tiny_study.patterns if p.id not in tested)
-        explorer = explore(tiny_study, untested)
-        assert explorer.case_id == ""
-        assert "not tested" in repr(explorer.views()["heatmap"])
-
-    def test_menus_change_the_choice(self, tiny_study):
-        explorer = explore(tiny_study)
-        patterns, cases = explorer._make_menus().children
-        other = next(p.id for p in tiny_study.patterns if explorer.case_ids(p.id) and p.id != explorer.pattern_id)
-        patterns.value = other
-        assert explorer.pattern_id == other
-        assert cases.options == tuple(explorer.case_ids(other))
-        cases.value = cases.options[-1]
-        assert explorer.case_id == cases.options[-1]
-
-    def test_unknown_pattern_is_one_clear_line(self, tiny_study):
-        with pytest.raises(SortError, match="no pattern 'nosuch'"):
-            explore(tiny_study, "nosuch")

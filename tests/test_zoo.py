@@ -127,8 +127,8 @@ def test_relative_paths_start_at_the_zoo_files_folder(here):
         (f"inputs: {{batch: 0}}\nmodels: [{RESIDUAL}]", "my.yaml: inputs.batch: must be 1 or more, not 0"),
         (
             f"inputs: {{kind: folders}}\nmodels: [{RESIDUAL}]",
-            "my.yaml: inputs.kind: 'folders' is not one of 'photographs', 'folder', 'cifar10' or 'imagenet';"
-            " did you mean 'folder'?",
+            "my.yaml: inputs.kind: 'folders' is not one of 'photographs', 'folder', 'cifar10', 'imagenet', 'text' or"
+            " 'sound'; did you mean 'folder'?",
         ),
         (f"inputs: {{kind: folder}}\nmodels: [{RESIDUAL}]", "my.yaml: inputs: path: required by kind folder"),
         (
@@ -137,13 +137,13 @@ def test_relative_paths_start_at_the_zoo_files_folder(here):
         ),
         (
             "models: [{source: opemmlab, model: resnet18}]",
-            "my.yaml: models[0].source: 'opemmlab' is not one of 'openmmlab', 'torchvision', 'timm' or 'custom';"
-            " did you mean 'openmmlab'?",
+            "my.yaml: models[0].source: 'opemmlab' is not one of 'openmmlab', 'torchvision', 'timm', 'transformers' or"
+            " 'custom'; did you mean 'openmmlab'?",
         ),
         (
             "models: [{source: custom, model: 'a:f', inputs: {sise: 3}}]",
             "my.yaml: models[0].inputs.sise: unknown key; did you mean 'size'?"
-            " valid keys: kind, path, batch, count, size, mean, std",
+            " valid keys: kind, path, batch, count, size, mean, std, tokens, seconds",
         ),
         (f"models: [{RESIDUAL}, {RESIDUAL}]", "my.yaml: models: the name 'net' occurs 2 times; give each its own name"),
         (
@@ -172,12 +172,15 @@ def test_repeated_keys_and_python_objects_are_refused_with_their_line(zoo):
 
 def test_an_unknown_zoo_is_told_with_the_bundled_ones(here):
     assert message(load_zoo, "quik") == (
-        "unknown zoo 'quik': choose a YAML file or one of: paper, quick, tiny; did you mean 'quick'?"
+        "unknown zoo 'quik': choose a YAML file or one of: paper, quick, timm, tiny, torchvision, transformers;"
+        " did you mean 'quick'?"
     )
     assert message(load_zoo, "mine/zoo.yaml") == (
-        "mine/zoo.yaml: no such zoo file; bundled ones by name: paper, quick, tiny"
+        "mine/zoo.yaml: no such zoo file; bundled ones by name: paper, quick, timm, tiny, torchvision, transformers"
     )
-    assert message(load_zoo, here).endswith("is a directory; a zoo file is a YAML file or one of: paper, quick, tiny")
+    assert message(load_zoo, here).endswith(
+        "is a directory; a zoo file is a YAML file or one of: paper, quick, timm, tiny, torchvision, transformers"
+    )
     (here / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     assert message(load_zoo, "bytes.yaml") == "bytes.yaml: cannot be read: is no UTF-8 text"
 

@@ -54,10 +54,21 @@ def widen(arguments, dtype=torch.float64) -> list:
 
 def truth(executor, node, arguments, seed):
     """Float64 outputs of a call from the same inputs, or None and the reason why there are none."""
-    call = executor.call(_in_double(node), widen(arguments), seed)
+    call = executor.call(_in_double(node), widen(_explicit(node["api"], arguments)), seed)
     if call.error is not None:
         return None, f"{type(call.error).__name__}: {first_line(call.error)}"
     return call.outputs, ""
+
+
+def _explicit(api, arguments) -> list:
+    """Arguments with what PyTorch fills in by dtype, so that the float64 call computes the same function."""
+    tensors = tensors_in([a.value for a in arguments])
+    if api != "rms_norm" or not tensors or {a.name: a.value for a in arguments}.get("eps") is not None:
+        return arguments
+    # Half types compute in float32 and take its eps.
+    eps = torch.finfo(torch.float64 if tensors[0].dtype == torch.float64 else torch.float32).eps
+    rest = [a for a in arguments if a.name != "eps"]
+    return [*rest, apis.Argument("eps", eps, "keyword")]
 
 
 def _in_double(node):
@@ -88,6 +99,7 @@ def bound(executor, node, arguments, outputs, seed, lowered=False) -> list[Bound
     outputs : the call's float64 outputs.
     lowered : the candidate rounds the inputs themselves, so that even exact APIs inherit their conditioning.
     """
+    arguments = _explicit(node["api"], arguments)
     kind = family(node["api"], arguments)
     if kind == "sum":
         return _sums(executor, node, arguments, outputs, seed)
@@ -172,7 +184,7 @@ def _conditioning(executor, node, arguments, outputs, seed):
     length = reduction_length(node["api"], arguments, outputs)
     changes = _changes(executor, node, arguments, outputs, seed)
     slope = thresholds.OWN_FACTOR + math.sqrt(length) * (length > 1)
-    gate = _gate(node["api"], arguments)
+    gate = _gate(node["api"], arguments, slope)
     result = []
     for output, change in zip(outputs, changes, strict=True):
         if not _continuous(output):
@@ -186,7 +198,7 @@ def _conditioning(executor, node, arguments, outputs, seed):
             result.append(Bound(own, own, samples))
             continue
         # One element's change can vanish by chance, so none is held to less than the typical change.
-        change = torch.clamp(change, min=_rms(change))
+        change = change.clamp_(min=_rms(change))
         result.append(Bound((*own[:2], thresholds.CONDITION_FACTOR), own, samples, change))
     return result
 
@@ -194,21 +206,32 @@ def _conditioning(executor, node, arguments, outputs, seed):
 def _rms(tensor) -> float:
     if tensor.numel() == 0:
         return 0.0
-    mean = float(tensor.abs().square().mean())
-    if math.isfinite(mean):
-        return math.sqrt(mean)
-    finite = tensor.abs()[tensor.isfinite()]
+    norm = float(torch.linalg.vector_norm(tensor))
+    if math.isfinite(norm):
+        return norm / math.sqrt(tensor.numel())
+    finite = tensor[tensor.isfinite()].abs()
     largest = float(finite.max()) if finite.numel() else 0.0
     return largest * float((finite / largest).square().mean().sqrt()) if largest else 0.0
 
 
-def _gate(api, arguments) -> float:
+def _gate(api, arguments, slope) -> float:
     """The absolute error of weights in [0, 1], where the API computes them and multiplies one of its inputs by them."""
     given = {a.name: a.value for a in arguments}
-    gated = given.get("value" if api in thresholds.ATTENTION else "input")
-    if api not in thresholds.GATED | thresholds.ATTENTION or not isinstance(gated, torch.Tensor):
+    if api in thresholds.ATTENTION:
+        return _attention(given, slope)
+    if api not in thresholds.GATED or not isinstance(given.get("input"), torch.Tensor):
         return 0.0
-    return thresholds.GATE_FACTOR * _rms(gated.double())
+    return thresholds.GATE_FACTOR * _rms(given["input"].double())
+
+
+def _attention(given, slope) -> float:
+    """Attention's weights come from a softmax, and its scores are sums of products whose error they inherit."""
+    query, key, value = (given.get(name) for name in ("query", "key", "value"))
+    if not all(isinstance(tensor, torch.Tensor) and tensor.dim() for tensor in (query, key, value)):
+        return 0.0
+    length = query.shape[-1] / (given.get("num_heads") or 1)
+    scores = (given.get("scale") or length**-0.5) * length * _rms(query.double()) * _rms(key.double())
+    return (slope + thresholds.SUM_FACTOR * scores) * _rms(value.double())
 
 
 def _changes(executor, node, arguments, outputs, seed) -> list:
@@ -223,7 +246,7 @@ def _changes(executor, node, arguments, outputs, seed) -> list:
     if call.error is not None or [o.shape for o in call.outputs] != [o.shape for o in outputs]:
         return none
     return [
-        (other - output).abs().nan_to_num(0.0, 0.0, 0.0).div_(step) if _continuous(output) else None
+        (other - output).abs_().nan_to_num_(0.0, 0.0, 0.0).div_(step) if _continuous(output) else None
         for output, other in zip(outputs, call.outputs, strict=True)
     ]
 

@@ -112,7 +112,7 @@ class Executor:
         try:
             function = self._function(node["target"])
             args, kwargs = apis.unbind(arguments)
-            torch.manual_seed(seed)
+            self._seed(seed)
             self.synchronize()
             start = time.perf_counter()
             with torch.no_grad():
@@ -134,6 +134,14 @@ class Executor:
             # A wrapper, since built-in functions cannot be compiled directly.
             self._compiled[target] = torch.compile(lambda *args, **kwargs: function(*args, **kwargs), dynamic=False)
         return self._compiled[target]
+
+    def _seed(self, seed):
+        # torch.manual_seed also queues a call for every accelerator that is not in use, which costs more than many
+        # calls and is never freed.
+        torch.default_generator.manual_seed(seed)
+        if self.device.type != "cpu":
+            seeded = getattr(getattr(torch, self.device.type), "manual_seed", torch.manual_seed)
+            seeded(seed)
 
     def synchronize(self):
         """Wait for the device, so that times and errors belong to the call that caused them."""

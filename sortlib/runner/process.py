@@ -57,8 +57,6 @@ class Worker:
         WorkerDied
             The process crashed, or did not finish in ``timeout`` seconds and was killed.
         """
-        if self._closed:
-            raise WorkerDied("crash", "the campaign has ended", [])
         self.start()
         try:
             self._process.stdin.write((json.dumps({"op": op, **request}) + "\n").encode())
@@ -75,13 +73,31 @@ class Worker:
         SortError
             It cannot start: a missing interpreter, or torch or the backend cannot be imported.
         """
+        if self._closed:
+            raise WorkerDied("crash", "the campaign has ended", [])
         if self._process is not None:
             return
+        try:
+            try:
+                hello = self._begin()
+            except (WorkerDied, BrokenPipeError):  # perhaps ended from outside while it started
+                if self._closed:
+                    raise
+                hello = self._begin()
+        except (WorkerDied, BrokenPipeError) as error:
+            raise SortError(f"platform {self.platform.name}: its process did not start: {error}") from None
+        if "failed" in hello:
+            self.stop()
+            raise SortError(f"platform {self.platform.name}: {hello['failed']}")
+        self.versions = hello["versions"]
+
+    def _begin(self) -> dict:
+        self.stop()
         spec = {**self.platform.to_json(), "parent": os.getpid()}
         spec["threads"] = spec["threads"] or self.threads
         home = str(Path(sortlib.__file__).resolve().parent.parent)
-        paths = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
-        environment = {**os.environ, **self.platform.env, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, **self.platform.env, "PYTHONUNBUFFERED": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environment.get("PYTHONPATH")]))
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop()
         command = [self.platform.python or sys.executable, "-m", "sortlib.runner.worker"]
         try:
@@ -92,16 +108,9 @@ class Worker:
         except OSError as error:
             raise SortError(f"platform {self.platform.name}: cannot start {command[0]}: {error.strerror}") from None
         self._buffer = b""
-        try:
-            self._process.stdin.write((json.dumps(spec) + "\n").encode())
-            self._process.stdin.flush()
-            hello = self._read("ready", START_TIMEOUT, last=True)
-        except (WorkerDied, BrokenPipeError) as error:
-            raise SortError(f"platform {self.platform.name}: its process did not start: {error}") from None
-        if "failed" in hello:
-            self.stop()
-            raise SortError(f"platform {self.platform.name}: {hello['failed']}")
-        self.versions = hello["versions"]
+        self._process.stdin.write((json.dumps(spec) + "\n").encode())
+        self._process.stdin.flush()
+        return self._read("ready", START_TIMEOUT, last=True)
 
     def close(self):
         """End the process for good; another thread may be waiting for its answer and gets ``WorkerDied``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 # NumPy has no bfloat16 or float8: their bits travel as integers of the same size.
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_MAPPED = 1 << 18  # bytes from which mapping a file is cheaper than reading it
 _PREFIX = "sortlib-"
 _LOCK = "in-use"
 
@@ -64,13 +66,21 @@ def save_tensor(tensor: torch.Tensor, path) -> dict:
         array = tensor.view(_BITS[tensor.element_size()]).numpy()
     else:
         array = tensor.resolve_conj().resolve_neg().numpy()
-    np.save(path, array, allow_pickle=False)
-    return {"path": str(path), "dtype": str(tensor.dtype).removeprefix("torch."), "strides": strides}
+    array.tofile(path)  # without a header, since parsing one costs more than a small tensor
+    return {"path": str(path), "dtype": str(tensor.dtype).removeprefix("torch."), "numpy": array.dtype.str,
+            "shape": list(array.shape), "strides": strides}  # fmt: skip
+
+
+def _read(form, mapped):
+    shape, dtype = tuple(form["shape"]), np.dtype(form["numpy"])
+    if mapped and math.prod(shape) * dtype.itemsize >= _MAPPED:
+        return np.memmap(form["path"], dtype, "r", shape=shape)
+    return np.fromfile(form["path"], dtype).reshape(shape)
 
 
 def load_array(form: dict) -> np.ndarray:
-    """The values as a NumPy array (bfloat16 and float8 as float32), mapped from the file."""
-    array = np.load(form["path"], mmap_mode="r", allow_pickle=False)
+    """The values as a NumPy array (bfloat16 and float8 as float32), mapped from the file where it is large."""
+    array = _read(form, mapped=True)
     dtype = getattr(torch, form["dtype"])
     if dtype.is_floating_point and dtype not in (torch.float16, torch.float32, torch.float64):
         return torch.from_numpy(np.array(array)).view(dtype).float().numpy()
@@ -79,7 +89,7 @@ def load_array(form: dict) -> np.ndarray:
 
 def load_tensor(form: dict) -> torch.Tensor:
     """The tensor with its dtype and strides, in memory of its own."""
-    array = np.load(form["path"], allow_pickle=False)
+    array = _read(form, mapped=False)
     tensor = torch.from_numpy(array).view(getattr(torch, form["dtype"]))
     if 0 in form["strides"] or list(tensor.stride()) == form["strides"]:
         return tensor

@@ -60,6 +60,21 @@ def _watch(parent):
     os._exit(1)
 
 
+def _limit_memory():
+    """A call that asks for more memory than is sensible gets an error, instead of the system ending any process.
+
+    A quarter of the machine's memory: two workers run at once, and what they exchange lies in memory too.
+    """
+    try:
+        import resource
+
+        limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+    except (ImportError, ValueError, OSError, AttributeError):  # no such limits on this system
+        return
+
+
 class _Service:
     def __init__(self, platform, send):
         import torch
@@ -70,6 +85,8 @@ class _Service:
 
         if platform["threads"]:
             torch.set_num_threads(platform["threads"])
+        if torch.device(platform["device"]).type == "cpu":
+            _limit_memory()
         execution.apply_flags(platform["backends"])
         self.executor = execution.Executor(platform)
         self.send = send
@@ -114,7 +131,7 @@ class _Service:
         from sortlib.runner import bounds
         from sortlib.runner.transport import save_tensor
 
-        outputs = [save_tensor(t, f"{prefix}.{k}.npy") for k, t in enumerate(call.outputs)]
+        outputs = [save_tensor(t, f"{prefix}.{k}.bin") for k, t in enumerate(call.outputs)]
         rights = limits = [None] * len(outputs)
         right, reason = bounds.truth(self.executor, node, arguments, seed)
         if right is not None and [t.shape for t in right] != [t.shape for t in call.outputs]:
@@ -124,9 +141,9 @@ class _Service:
                 limits = bounds.bound(self.executor, node, arguments, right, seed, lowered)
             except Exception as error:
                 reason = f"no bound: {type(error).__name__}: {bounds.first_line(error)}"
-            limits = [bounds.pack(limit, lambda t, k=k: save_tensor(t, f"{prefix}.{k}.bound.npy"))
+            limits = [bounds.pack(limit, lambda t, k=k: save_tensor(t, f"{prefix}.{k}.bound.bin"))
                       for k, limit in enumerate(limits)]  # fmt: skip
-            rights = [_save_truth(t, ours, f"{prefix}.{k}.truth.npy")
+            rights = [_save_truth(t, ours, f"{prefix}.{k}.truth.bin")
                       for k, (t, ours) in enumerate(zip(right, call.outputs, strict=True))]  # fmt: skip
         return {"outputs": outputs, "truth": rights, "bound": limits, "truth_missing": reason,
                 "features": [encode(measure(t)) for t in call.outputs[:1]]}  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pandas as pd
 
 from sortlib.tables.frames import NOTHING, show
-from sortlib.tables.methods import METHODS, attempts, is_valid
+from sortlib.tables.methods import METHODS, attempts, is_valid, methods, times
 from sortlib.tables.rq1 import invalid, message_kind, validity
 from sortlib.tables.rq2 import ACCUSING, bugs, evidence_rule, paper_rule
 from sortlib.tables.rq3 import average_difference, involvement
@@ -18,8 +18,8 @@ from sortlib.tables.subjects import campaign, models, patterns, records, statist
 
 __all__ = [
     "ACCUSING", "METHODS", "NOTHING", "TABLES", "attempts", "average_difference", "bugs", "campaign", "evidence_rule",
-    "invalid", "involvement", "is_valid", "message_kind", "models", "paper_rule", "patterns", "records", "show",
-    "statistics", "support", "validity", "write_all",
+    "invalid", "involvement", "is_valid", "message_kind", "methods", "models", "paper_rule", "patterns", "records",
+    "show", "statistics", "support", "times", "validity", "write_all",
 ]  # fmt: skip
 
 TABLES = {

@@ -7,29 +7,75 @@ from dataclasses import dataclass
 import pandas as pd
 
 from sortlib.apis import PAPER_APIS
+from sortlib.baselines.registry import baseline
 from sortlib.baselines.single_api import PREFIX
+from sortlib.baselines.stage import chosen
 from sortlib.errors import SortError
 from sortlib.judging import Verdict
 
 
 @dataclass(frozen=True)
 class Method:
-    """A way of testing whose outcomes a study holds: its name, and the outcomes with both rules' verdicts."""
+    """A way of testing whose outcomes a study holds: its name, and the outcomes with both rules' verdicts.
+
+    ``baseline`` and ``variant`` name one of the published methods; its rows are one per attempt.
+    """
 
     key: str
     name: str
-    single: bool
+    single: bool = False
+    baseline: str = ""
+    variant: str = ""
+
+    @property
+    def timed(self) -> bool:
+        """Whether its own oracle compares times."""
+        return bool(self.baseline) and baseline(self.baseline).timed and self.variant in ("", "P")
 
     def outcomes(self, study) -> pd.DataFrame:
         """Rows of ``sl.run``."""
+        if self.baseline:
+            return self.judged(study)
         return study.single if self.single else study.outcomes
 
     def judged(self, study) -> pd.DataFrame:
-        """The same rows with ``paper``, ``symptom``, ``evidence`` and ``reason``."""
-        return study.judged_single if self.single else study.judged
+        """The same rows with ``paper``, ``symptom``, ``evidence`` and ``reason``; a baseline's ``paper`` is the verdict
+        of its own oracle, as in the paper's Table II."""
+        if not self.baseline:
+            return study.judged_single if self.single else study.judged
+        kept = study.__dict__.setdefault("_judged_baselines", {})
+        outcomes = study.baseline_outcomes
+        if self.key not in kept or kept[self.key][0] is not outcomes:
+            kept[self.key] = outcomes, baseline(self.baseline).verdicts(outcomes, self.variant)
+        return kept[self.key][1]
+
+    def failing(self, study) -> pd.DataFrame:
+        """Attempts that the paper's rule, or a baseline's own oracle, calls a bug."""
+        rows = attempts(self.judged(study))
+        failed = rows["paper"] == "fail"
+        if not self.baseline:  # refused on both sides is an invalid input and no bug; an own oracle has decided that
+            failed &= ~((rows["status"] == "exception") & (rows["side"] == "both"))
+        return rows[failed]
 
 
-METHODS = (Method("sort", "SORT", single=False), Method("single", "Single-API", single=True))
+METHODS = (Method("sort", "SORT"), Method("single", "Single-API", single=True))
+
+
+def methods(study) -> list[Method]:
+    """SORT, its ablation, and every variant of the other methods that the study's file names."""
+    found = list(METHODS)
+    for key in chosen(study.config):
+        method = baseline(key)
+        for variant in method.variants or ("",):
+            name = "-".join(filter(None, (method.name, variant)))
+            found.append(Method("-".join(filter(None, (key, variant))), name, baseline=key, variant=variant))
+    return found
+
+
+def times(study) -> pd.DataFrame:
+    """Seconds that each method took to generate and run its attempts; they differ from run to run."""
+    rows = [{"method": key, **spent} for key, spent in study.manifest.get("times", {}).items()]
+    return pd.DataFrame(rows, columns=["method", "generate", "run"])
 
 
 def attempts(rows: pd.DataFrame) -> pd.DataFrame:
@@ -53,7 +99,7 @@ def wanted_apis(study, apis) -> list[str]:
     if apis is None:
         return list(PAPER_APIS)
     if isinstance(apis, str) and apis == "tested":
-        return sorted({api for method in METHODS for api in method.outcomes(study)["api"]})
+        return sorted({api for method in methods(study) for api in method.outcomes(study)["api"]})
     known = {node.api for graph in study.graphs for node in graph.nodes} | set(PAPER_APIS)
     for api in apis:
         if api not in known:
@@ -81,6 +127,8 @@ def absences(study, missing) -> list[str]:
 
 def _why_absent(study, method, api):
     """Why a method has no attempt on an API: the first stage at which it was lost."""
+    if method.baseline:
+        return _why_no_test(study, method, api)
     if not any(node.api == api for graph in study.graphs for node in graph.nodes):
         return "not called by the traced models"
     ids = {p.id for p in study.patterns if api in p.nodes}
@@ -95,3 +143,14 @@ def _why_absent(study, method, api):
     if reasons:
         return f"no case could be made: {reasons[0]}"
     return f"outside the {study.config.generation.max_patterns} patterns that were chosen to be tested"
+
+
+def _why_no_test(study, method, api):
+    known = study.stage("baselines").get("methods", {}).get(method.baseline)
+    if known is None:
+        return "its attempts were not generated yet"
+    if api in known["absent"]:
+        return known["absent"][api]
+    if method.variant == "G" and str(study.stage("run").get("candidate", "")).startswith("cpu"):
+        return "the candidate is no accelerator"
+    return f"no test of variant {method.variant}" if method.variant else "no attempt was run"

@@ -9,14 +9,15 @@ import pandas as pd
 
 from sortlib import published
 from sortlib.tables.frames import NOTHING, as_column, frame, noted, table_of
-from sortlib.tables.methods import METHODS, absences, attempts, is_valid, wanted_apis
+from sortlib.tables.methods import absences, attempts, is_valid, methods, wanted_apis
 
 
 def validity(study, apis=None) -> pd.DataFrame:
     """RQ1 (paper Table I): per API the attempts, the valid ones, their ratio in percent, and why others were not.
 
     An attempt is every input set handed to an API on the reference platform; it is valid if the API returned there.
-    Nothing is retried. Columns ``sort_*`` and ``single_*`` are ours, ``paper_*`` the published ratios.
+    Nothing is retried. Columns ``<method>_*`` are ours, ``paper_*`` the published ratios.
+    A baseline's attempt is valid by its own definition (``sortlib.baselines``).
 
     Parameters
     ----------
@@ -24,7 +25,7 @@ def validity(study, apis=None) -> pd.DataFrame:
     """
     wanted = wanted_apis(study, apis)
     table, notes, missing = frame(wanted), [], {}
-    for method in METHODS:
+    for method in methods(study):
         tried = attempts(method.outcomes(study))
         shown = tried[tried["api"].isin(wanted)]
         cells = {api: _validity_row(group) for api, group in shown.groupby("api")}
@@ -57,7 +58,7 @@ def _validity_row(rows):
 def invalid(study) -> pd.DataFrame:
     """Invalid attempts by method, API and kind of message: how many, and one of them as an example."""
     rows = []
-    for method in METHODS:
+    for method in methods(study):
         tried = attempts(method.outcomes(study))
         failed = tried[~is_valid(tried)]
         failed = failed.assign(kind=[message_kind(message) for message in failed["message"]])

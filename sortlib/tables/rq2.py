@@ -7,9 +7,9 @@ import pandas as pd
 from sortlib import published
 from sortlib.judging import Verdict, findings_of
 from sortlib.tables.frames import NOTHING, as_column, frame, noted, with_total
-from sortlib.tables.methods import METHODS, absences, attempts, wanted_apis
+from sortlib.tables.methods import absences, attempts, methods, wanted_apis
 
-NO_TIMING = "perf: not measured, since no timing oracle runs yet"
+NO_TIMING = "perf: only methods with a timing oracle of their own have it"
 # Verdicts that accuse a platform; the others explain a difference.
 ACCUSING = (
     Verdict.SUSPECT, Verdict.NAN, Verdict.CRASH, Verdict.TIMEOUT, Verdict.EXCEPTION, Verdict.BOTH_SUSPECT,
@@ -30,19 +30,22 @@ def bugs(study, apis=None) -> pd.DataFrame:
 def paper_rule(study, apis=None) -> pd.DataFrame:
     """Bugs as the paper counts them: every call whose outputs differ by more than the threshold, or fail on one side.
 
+    The other methods' bugs are those of their own oracles, as the paper counted them.
     An exception on both sides is an invalid input (RQ1), not a bug. ``*_distinct`` counts one bug for an API and
     symptom, however many calls show it.
     """
     wanted = wanted_apis(study, apis)
     table, missing = frame(wanted), {}
-    for method in METHODS:
+    for method in methods(study):
         rows = attempts(method.judged(study))
         rows = rows[rows["api"].isin(wanted)]
-        failing = rows[(rows["paper"] == "fail") & ~((rows["status"] == "exception") & (rows["side"] == "both"))]
+        failing = method.failing(study)
+        failing = failing[failing["api"].isin(wanted)]
         counts = failing.groupby(["api", "symptom"]).size()
         seen = sorted(set(rows["api"]))
-        table[f"{method.key}_perf"] = NOTHING
-        for symptom in published.SYMPTOMS[1:]:
+        if not method.timed:
+            table[f"{method.key}_perf"] = NOTHING
+        for symptom in published.SYMPTOMS[0 if method.timed else 1 :]:
             cells = {api: int(counts.get((api, symptom), 0)) for api in seen}
             table[f"{method.key}_{symptom}"] = with_total(table["api"], cells)
         distinct = counts.groupby("api").size()
@@ -59,7 +62,7 @@ def evidence_rule(study, apis=None) -> pd.DataFrame:
     """
     wanted = wanted_apis(study, apis)
     table, missing = frame(wanted), {}
-    for method in METHODS:
+    for method in methods(study):
         rows = attempts(method.judged(study))
         rows = rows[rows["api"].isin(wanted)]
         counts = rows.groupby(["api", "evidence"]).size()

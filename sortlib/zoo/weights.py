@@ -77,7 +77,8 @@ def wake(model) -> int:
     Constructors leave tokens, position embeddings and bias tables at zero and layer scales at 1e-5 or 1e-6, all
     of which training moves. Left alone, additions would add nothing and whole branches would vanish in rounding.
     Tensors of two or more dimensions that are all zero are drawn from a truncated normal distribution (standard
-    deviation 0.02); those that hold one value up to 1e-3 are set to 0.1. Call it under the model's seed. Parameters without memory (``sortlib.fake``) stay as they are.
+    deviation 0.02); those that hold one value up to 1e-3 are set to 0.1. Parameters without memory (``sortlib.fake``)
+    stay as they are. Call it under the model's seed.
 
     Returns
     -------

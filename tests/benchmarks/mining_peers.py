@@ -1,16 +1,16 @@
 """The same directed problem given to two installed miners, for comparison.
 
-Both need ``pip install fast-gspan==0.1.3 gspan-mining==0.2.3``. fast-gspan (gBolt, C++) knows no direction: every edge u->v becomes
-u -s- E -d- v with a node E of its own, and only results in which each E has two neighbours are patterns.
-gspan-mining (Python) has a directed mode that misses patterns; it is timed as it is.
+Both need ``pip install fast-gspan==0.1.3 gspan-mining==0.2.3``. Neither mines directed graphs correctly, so every edge
+u->v becomes u -s- E -d- v with a node E of its own, the result is mined without direction, and only results in which
+each E has two neighbours are patterns. Times are of the miner's own process alone, without conversion and filtering.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import os
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -41,13 +41,13 @@ def write_subdivided(graphs, path):
 def fast_gspan(graphs, min_support, max_nodes, timeout=600, threads=1, max_cut=None):
     """Time gBolt's own process on the subdivided graphs and read its patterns.
 
-    ``max_cut`` is the limit on nodes after cutting; the default 2 * max_nodes - 1 holds all trees of ``max_nodes`` nodes.
+    ``max_cut`` is the limit on nodes after cutting; the default 2 * max_nodes - 1 holds all trees of ``max_nodes``
+    nodes.
 
     Returns
     -------
-    seconds : wall time of the process alone, without the wrapper's conversion and parsing; None if it ran out of time.
+    seconds : wall time of the process; None if it ran out of time.
     patterns : list of (node labels, (src, dst, argument) edges, support), or None.
-    skipped : whether gBolt reported nothing for projections above its silent limit is not known; see the docstring.
     """
     from fast_gspan.gbolt_wrapper import GBoltWrapper, _vendor_lib_env
 
@@ -67,14 +67,16 @@ def fast_gspan(graphs, min_support, max_nodes, timeout=600, threads=1, max_cut=N
         seconds = time.perf_counter() - begin
         raw = [pattern for part in sorted(Path(folder).glob("out.txt.t*"))
                for pattern in wrapper._parse_gbolt_thread_output(part.read_text().strip())]  # fmt: skip
-    return seconds, [found for pattern in raw if (found := _uncut(pattern, graphs, max_nodes)) is not None]
-
-
-def _uncut(pattern, graphs, max_nodes):
     apis, arguments = _numbers(graphs)
     names = {number: name for name, number in [*apis.items(), *arguments.items()]}
+    patterns = [_uncut(pattern, names, len(apis), max_nodes) for pattern in raw]
+    return seconds, [pattern for pattern in patterns if pattern is not None]
+
+
+def _uncut(pattern, names, apis, max_nodes):
+    """The directed pattern that a pattern of cut edges stands for, or None if some cut edge is not whole."""
     label = dict(pattern["vertices"])
-    ends = {node: {} for node, number in label.items() if number >= len(apis)}
+    ends = {node: {} for node, number in label.items() if number >= apis}
     for left, right, side in pattern["edges"]:
         cut, node = (left, right) if left in ends else (right, left)
         ends[cut][side] = node
@@ -85,41 +87,57 @@ def _uncut(pattern, graphs, max_nodes):
     return tuple(names[label[node]] for node in place), edges, pattern["support"]
 
 
-def gspan_mining(graphs, min_support, max_nodes, timeout=600):
-    """Seconds that gspan-mining's directed mode takes, in a process of its own; None if it ran out of time."""
-    apis, arguments = _numbers(graphs)
+def gspan_mining(graphs, min_support, max_nodes, timeout=600, directed=False):
+    """Seconds that gspan-mining takes on the subdivided graphs, in a process of its own; None if it ran out of time.
+
+    ``directed`` times its directed mode on the graphs themselves instead, which misses patterns.
+
+    Returns
+    -------
+    seconds : wall time without the start of Python; None if it ran out of time.
+    count : number of patterns that it reports, before those are left out that are no patterns of the directed graphs.
+    """
     with tempfile.TemporaryDirectory() as folder:
         given = Path(folder) / "in.txt"
-        with open(given, "w") as file:
-            for number, graph in enumerate(graphs):
-                print(f"t # {number}", file=file)
-                for k, node in enumerate(graph.nodes):
-                    print(f"v {k} {apis[node.api]}", file=file)
-                for edge in graph.edges:
-                    print(f"e {edge.src} {edge.dst} {arguments[edge.argument]}", file=file)
-            print("t # -1", file=file)
-        import sys
-
-        begin = time.perf_counter()
+        if directed:
+            write_directed(graphs, given)
+        else:
+            write_subdivided(graphs, given)
+        largest = max_nodes if directed else 2 * max_nodes - 1
+        command = [sys.executable, __file__, given, str(min_support), str(largest), str(int(directed))]
         try:
-            subprocess.run([sys.executable, __file__, str(given), str(min_support), str(max_nodes)],
-                           stdout=subprocess.DEVNULL, timeout=timeout, check=True)  # fmt: skip
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=True)
         except subprocess.TimeoutExpired:
-            return None
-        return time.perf_counter() - begin
+            return None, None
+    seconds, count = done.stdout.split()
+    return float(seconds), int(count)
 
 
-def _run_gspan_mining(path, min_support, max_nodes):
+def write_directed(graphs, path):
+    """gSpan's text format of the graphs as they are."""
+    apis, arguments = _numbers(graphs)
+    with open(path, "w") as file:
+        for number, graph in enumerate(graphs):
+            print(f"t # {number}", file=file)
+            for k, node in enumerate(graph.nodes):
+                print(f"v {k} {apis[node.api]}", file=file)
+            for edge in graph.edges:
+                print(f"e {edge.src} {edge.dst} {arguments[edge.argument]}", file=file)
+        print("t # -1", file=file)
+
+
+def _run_gspan_mining(path, min_support, max_nodes, directed):
     from gspan_mining.gspan import gSpan
 
-    miner = gSpan(path, min_support=min_support, min_num_vertices=2, max_num_vertices=max_nodes, is_undirected=False)
-    miner._report = lambda projected: None  # its report fails with pandas 2 and newer (betterenvi/gSpan#29)
+    found = []
+    miner = gSpan(path, min_support=min_support, min_num_vertices=2, max_num_vertices=max_nodes,
+                  is_undirected=not directed)  # fmt: skip
+    miner._report = found.append  # its own report fails with pandas 2 and newer (betterenvi/gSpan#29)
+    begin = time.perf_counter()
     with contextlib.redirect_stdout(io.StringIO()):
         miner.run()
-    os._exit(0)
+    print(time.perf_counter() - begin, len(found))
 
 
 if __name__ == "__main__":
-    import sys
-
-    _run_gspan_mining(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    _run_gspan_mining(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1")

@@ -192,9 +192,9 @@ def zoo():
         densenet(), densenet((6, 12, 36, 24)), inception(), inception(11, 5), inception(6, 6),
         mobilenet(), mobilenet(15, "hardswish", True), mobilenet(16, "silu", True), mobilenet(40, "silu", True),
         mobilenet(20, "relu"), csp(), csp((1, 2, 6, 6, 3)), csp((3, 6, 9, 3)),
-        vit(), vit(24), vit(12, False), vit(24, False), vit(12, True, True), vit(12, False, True), vit(6), vit(8, False),
-        vit(14), vit(18, True, True), swin(), swin((2, 2, 18, 2)), swin((2, 2, 5, 3)), swin((1, 1, 8, 6)),
-        mixer(), mixer(24), mixer(8), convnext(), convnext((3, 3, 27, 3)), convnext((2, 2, 6, 2)),
+        vit(), vit(24), vit(12, False), vit(24, False), vit(12, True, True), vit(12, False, True), vit(6),
+        vit(8, False), vit(14), vit(18, True, True), swin(), swin((2, 2, 18, 2)), swin((2, 2, 5, 3)),
+        swin((1, 1, 8, 6)), mixer(), mixer(24), mixer(8), convnext(), convnext((3, 3, 27, 3)), convnext((2, 2, 6, 2)),
         resnet((6, 6, 6, 6), 2), mobilenet(12, "relu6", True), inception(4, 3),
     ]  # fmt: skip
 

@@ -1,0 +1,121 @@
+"""The baselines' part of a study: attempts by method as one file each, and their outcomes.
+
+Every method has a fingerprint of its own, so that adding one leaves the others as they are, and an interrupted run goes
+on. The seconds that a method took are in the manifest under ``times`` and in no table.
+"""
+
+from __future__ import annotations
+
+import time
+
+from tqdm.auto import tqdm
+
+from sortlib.apis import PAPER_APIS
+from sortlib.baselines.base import Context
+from sortlib.baselines.registry import BASELINES, baseline
+from sortlib.errors import SortError
+from sortlib.platform import require
+from sortlib.runner.campaign import campaign
+
+SINGLE = "single-api"
+
+
+def chosen(config) -> list[str]:
+    """The baselines of a study, without the ablation."""
+    return [key for key in config.methods if key != SINGLE]
+
+
+def context_of(study) -> Context:
+    """What a study gives its baselines to draw on."""
+    options = study.config.baselines
+    settings = {name: getattr(options, name) for name in ("constraints", "model", "programs")}
+    return Context(study.records, study.config.seed, options.max_elements or study.config.generation.max_elements,
+                   {name: value for name, value in settings.items() if value})  # fmt: skip
+
+
+def generate_baselines(study, progress: bool = True):
+    """Make the attempts of every chosen method that has none, or other ones."""
+    from sortlib.study import fingerprint
+
+    config, known = study.config, dict(study.stage("baselines").get("methods", {}))
+    keys = chosen(config)
+    if not keys:
+        return
+    context = context_of(study)
+    for key in keys:
+        settings = config.baselines.model_dump(mode="json", exclude={"timeout"})
+        mark = fingerprint(study.stage("trace")["fingerprint"], config.generation.inputs_per_api, config.seed,
+                           config.generation.max_elements, settings)  # fmt: skip
+        if known.get(key, {}).get("fingerprint") == mark:
+            continue
+        method, start = baseline(key), time.monotonic()
+        missing = method.available(context)
+        cases, absent = [], {}
+        try:
+            with tqdm(list(PAPER_APIS), desc=f"attempts of {method.name}", unit="API", disable=not progress) as bar:
+                for api in bar:
+                    made = [] if missing else list(method.attempts(api, config.generation.inputs_per_api, context))
+                    cases += made
+                    if not made:
+                        absent[api] = f"needs {missing}" if missing else method.reason(api, context)
+        finally:
+            method.close()
+        study.save_baseline_cases(key, cases)
+        study.spent(key, generate=time.monotonic() - start)
+        known[key] = {"fingerprint": mark, "attempts": len(cases), "absent": absent, "missing": missing}
+        study.note("baselines", methods={name: known[name] for name in BASELINES if name in known})
+    study.forget("baseline_cases", "baseline_outcomes")
+
+
+def run_baselines(study, reference, candidate, progress: bool = True):
+    """Run the attempts that have no outcome yet, method by method."""
+    import pandas as pd
+
+    from sortlib.pipeline import Parts
+
+    folder = study.outcome_folder / "baselines"
+    keys = chosen(study.config)
+    if not keys:
+        return
+    require(reference), require(candidate)
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = sorted(folder.glob("part-*.parquet"))
+    done = {case for part in parts for case in pd.read_parquet(part, columns=["case"])["case"]}
+    timeout = min(study.config.timeout, study.config.baselines.timeout)
+    count = len(parts)
+    for key in keys:
+        cases = study.baseline_cases[key]
+        pending = [case for case in cases if case.id not in done]
+        if not pending:
+            continue
+        writer, start = Parts(folder, count), time.monotonic()
+        with tqdm(total=len(cases), initial=len(cases) - len(pending), desc=f"run {BASELINES[key].name}",
+                  unit="attempt", disable=not progress) as bar:  # fmt: skip
+            try:
+                for _, rows in campaign(pending, reference, candidate, timeout):
+                    writer.add(rows)
+                    bar.update()
+            finally:
+                writer.flush()
+                count = writer.count
+                study.spent(key, run=time.monotonic() - start)
+    study.forget("baseline_outcomes")
+
+
+def check_options(config):
+    """Refuse settings of baselines that cannot work, before anything is computed.
+
+    Raises
+    ------
+    SortError
+        A folder is missing, or holds no constraint file.
+    """
+    from sortlib.baselines.constraints import read_folder
+
+    options = config.baselines
+    if "docter" in config.methods and options.constraints:
+        read_folder(options.constraints)
+    if "titanfuzz" in config.methods and options.programs:
+        missing = baseline("titanfuzz").available(Context([], options={"programs": options.programs}))
+        if missing:
+            raise SortError(f"baselines.programs: not there: {missing}")

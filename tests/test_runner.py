@@ -1,0 +1,381 @@
+"""Campaigns with real faults in real worker processes: each is the outcome of its own case and of no other."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import faulty_backend as fault
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+
+import sortlib as sl
+from sortlib.errors import SortError
+from sortlib.features import measure
+from sortlib.generation import generate
+from sortlib.graph import Edge, Embedding, Pattern
+from sortlib.platform import Platform, require
+from sortlib.runner import campaign, evidence, transport
+from sortlib.runner.campaign import run
+from sortlib.runner.execution import Executor, draw_externals, duplicate, seed_of
+from sortlib.tracing import Tracer
+
+HERE = str(Path(__file__).parent)
+
+
+def faulty(name="faulty", **env):
+    return Platform(name, "cpu", imports=("faulty_backend",), env={"PYTHONPATH": HERE, "SORT_TEST_FAULTS": "1", **env})
+
+
+def case_of(function, *inputs, nodes=None):
+    """One case of a traced function; ``nodes`` gives the pattern's nodes and their order."""
+    graph, records = Tracer("model").run(function, *inputs)
+    nodes = tuple(range(len(graph.nodes))) if nodes is None else nodes
+    edges = tuple(Edge(nodes.index(e.src), nodes.index(e.dst), e.argument) for e in graph.edges)
+    apis = tuple(graph.nodes[i].api for i in nodes)
+    place = Embedding(0, nodes, tuple(range(len(edges))))
+    (case,) = generate([Pattern("-".join(apis), apis, edges, 1, (0,), (place,))], records, [graph], per_pattern=1)
+    return case
+
+
+def chain(rows):
+    """tanh -> relu -> sigmoid; the faulty backend fails in relu for marked numbers of rows."""
+    return case_of(lambda x: torch.sigmoid(torch.relu(torch.tanh(x))), torch.randn(rows, 3))
+
+
+def summary(outcomes):
+    """(status, side) of every node of each case."""
+    return [list(zip(rows.status, rows.side, strict=True)) for _, rows in outcomes.groupby("case", sort=False)]
+
+
+def without_times(outcomes):
+    return outcomes.drop(columns=[name for name in outcomes if name.startswith("seconds")])
+
+
+@pytest.fixture(autouse=True)
+def memory(tmp_path, monkeypatch):
+    """Exchanged tensors go to a folder of the test, which must be empty at the end."""
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    monkeypatch.setattr(transport, "memory_dir", lambda: str(folder))
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+def workers(parent):
+    """Process ids of the workers that a process has started."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+            command = (status.parent / "cmdline").read_text()
+        except OSError:
+            continue
+        if int(fields[1]) == parent and fields[0] != "Z" and "sortlib.runner.worker" in command:
+            found.append(int(status.parent.name))
+    return found
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+FINE = [("ok", "")] * 3
+
+
+def broken(status, side):
+    return [("ok", ""), (status, side), ("unreached", "")]
+
+
+def test_each_fault_of_the_candidate_is_the_outcome_of_its_own_case():
+    rows = [3, fault.SEGFAULT, 4, fault.ABORT, fault.ENDLESS, fault.RAISES, fault.HUGE, fault.MEMORY, fault.NARROW, 5]
+    outcomes = run([chain(n) for n in rows], "cpu", faulty(), timeout=4, progress=False)
+    found = dict(zip(rows, summary(outcomes), strict=True))
+    # sigmoid of the reference's value still runs where the candidate's relu only raised.
+    raised = [("ok", ""), ("exception", "candidate"), ("ok", "")]
+    assert found == {
+        3: FINE, fault.SEGFAULT: broken("crash", "candidate"), 4: FINE, fault.ABORT: broken("crash", "candidate"),
+        fault.ENDLESS: broken("timeout", "candidate"), fault.RAISES: raised, fault.HUGE: raised, fault.MEMORY: raised,
+        fault.NARROW: [("ok", ""), ("mismatch", "candidate"), ("ok", "")], 5: FINE,
+    }  # fmt: skip
+    messages = outcomes[outcomes.api == "relu"].message.tolist()
+    assert messages[1].startswith("killed by SIGSEGV") and messages[3].startswith("killed by SIGABRT")
+    assert messages[4] == "no answer within 4 s"
+    assert messages[5] == "RuntimeError: this backend does not like 14 rows"
+    assert messages[6].startswith("RuntimeError: ") and "alloc" in messages[6].lower()
+    assert messages[7] == "MemoryError: "
+    assert messages[8] == "output shapes [(17, 2)], reference [(17, 3)]"
+    after = outcomes[(outcomes.api == "sigmoid") & (outcomes.status == "ok")]
+    broke = after.reference_shape.isin([f"[{n}, 3]" for n in (14, 15, 16, 17)])
+    assert after[broke].propagated_broken.all() and after[broke].propagated_max_abs.isna().all()
+    assert (after[~broke].propagated_max_abs == 0).all()
+    assert (outcomes.reference == "cpu").all() and (outcomes.candidate == "faulty").all()
+    verdicts = sl.judge(outcomes, "evidence").verdict.astype(str)
+    assert verdicts[outcomes.api == "relu"].tolist() == [
+        "identical", "crash", "identical", "crash", "timeout", "exception", "exception", "exception", "suspect",
+        "identical",
+    ]  # fmt: skip
+
+
+def test_a_fault_of_the_reference_says_whether_the_other_side_has_it_too():
+    cases = [chain(n) for n in (fault.SEGFAULT, fault.RAISES, 3)]
+    outcomes = run(cases, faulty(), "cpu", timeout=20, progress=False)
+    assert summary(outcomes) == [broken("crash", "reference"), broken("exception", "reference"), FINE]
+    outcomes = run(cases, faulty(), faulty("same"), timeout=20, progress=False)
+    assert summary(outcomes) == [broken("crash", "both"), broken("exception", "both"), FINE]
+    message = outcomes[outcomes.status == "crash"].message.item()
+    assert message.startswith("reference: killed by SIGSEGV") and "candidate: killed by SIGSEGV" in message
+
+
+@linux
+def test_a_worker_that_is_killed_from_outside_costs_nothing():
+    cases = [chain(n) for n in (3, fault.SLOW, 4, fault.SLOW, 5)]
+    found = []
+    for case, rows in campaign.campaign(cases, "cpu", faulty(), timeout=60):
+        found.append([row["status"] for row in rows])
+        if len(found) in (1, 3):  # the candidate works on a slow case now
+            time.sleep(0.5)
+            for process in workers(os.getpid()):
+                os.kill(process, signal.SIGKILL)
+        assert case.id == cases[len(found) - 1].id
+    assert found == [["ok"] * 3] * 5
+    assert workers(os.getpid()) == []
+
+
+@linux
+def test_workers_die_with_their_parent_and_the_next_campaign_tidies_up(memory):
+    script = f"""
+        import sys
+        sys.path.insert(0, {HERE!r})
+        from sortlib.runner import transport
+        transport.memory_dir = lambda: {str(memory)!r}
+        import test_runner as t
+        from sortlib.runner.campaign import campaign
+        for _ in campaign([t.chain(3), t.chain(t.fault.ENDLESS)], "cpu", t.faulty(), timeout=600):
+            print("one case is done", flush=True)
+    """
+    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout.readline() == "one case is done\n"
+    started = workers(parent.pid)
+    assert len(started) == 2
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in started) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+    assert len(list(memory.iterdir())) == 1, "a killed process cannot tidy up"
+    held = memory / "sortlib-held"
+    with transport.exchange_folder() as folder:
+        folder.rename(held)
+        with transport.exchange_folder() as other:
+            assert sorted(memory.iterdir()) == sorted([held, other]), "folders in use are left alone"
+        held.rename(folder)
+
+
+def test_an_abandoned_campaign_stops_at_once():
+    started = time.monotonic()
+    cases = [chain(n) for n in (3, fault.ENDLESS, 4)]
+    for _ in campaign.campaign(cases, "cpu", faulty(), timeout=300):
+        break  # as an interrupt does, the generator is closed while the candidate hangs
+    assert time.monotonic() - started < 60
+    if sys.platform == "linux":
+        assert workers(os.getpid()) == []
+
+
+def test_a_faulty_call_is_blamed_and_those_after_it_only_pass_it_on():
+    weight, mean, variance = torch.randn(4, 3, 3, 3), torch.zeros(4), torch.ones(4)
+
+    def block(x):
+        return torch.relu(F.batch_norm(F.conv2d(x, weight), mean, variance))
+
+    case = case_of(block, torch.randn(2, 3, 8, 8))
+    outcomes = run([case], "cpu", faulty(SORT_TEST_CONV_OFFSET="0.01"), progress=False).set_index("api")
+    assert outcomes.local_max_abs["conv2d"] == pytest.approx(0.01, rel=1e-3)
+    assert outcomes.local_max_abs[["batch_norm", "relu"]].tolist() == [0, 0]
+    # batch norm divides by sqrt(variance), which its record lets be drawn within [1, 1], plus eps = 1e-5.
+    assert outcomes.propagated_max_abs["batch_norm"] == pytest.approx(0.01, rel=1e-3)
+    assert outcomes.propagated_max_abs["relu"] == pytest.approx(0.01, rel=1e-3)
+    assert outcomes.incoming.tolist() == [0, *outcomes.propagated_max_abs[["conv2d", "batch_norm"]]]
+    assert outcomes.candidate_error["conv2d"] == pytest.approx(0.01, rel=1e-3)
+    assert outcomes.reference_error["conv2d"] < 1e-5
+    judged = sl.judge(outcomes.reset_index(), "evidence").set_index("api").verdict
+    assert judged.astype(str).to_dict() == {"conv2d": "suspect", "batch_norm": "amplified", "relu": "amplified"}
+    assert sl.judge(outcomes.reset_index(), "paper").verdict.tolist() == ["fail"] * 3
+
+
+def test_runs_and_executors_agree_in_all_but_times(monkeypatch):
+    monkeypatch.setattr(campaign, "SHARE", 2)
+    weight = torch.randn(8, 8)
+
+    def block(x):
+        return F.gelu(F.linear(torch.softmax(x, -1), weight)).chunk(2, -1)[1]
+
+    cases = [case_of(block, torch.randn(n, 8)) for n in (2, 3, 4)]
+    first = without_times(run(cases, progress=False))
+    assert len(first) == 12 and (first.status == "ok").all()
+    assert first.local_differing.max() > 0, "the two platforms differ somewhere, or equality shows nothing"
+    with ThreadPoolExecutor(2) as pool:  # two tasks at once
+        pd.testing.assert_frame_equal(without_times(run(cases, executor=pool, progress=False)), first)
+    # spawn: a fork of a process that runs threads may hang. Its tasks see the real memory folder.
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        again = without_times(run(cases[:2], executor=pool, progress=False))
+    pd.testing.assert_frame_equal(again, first[first.case.isin([case.id for case in cases[:2]])])
+
+
+def test_unequal_inputs_are_an_error_and_not_a_finding():
+    with pytest.raises(SortError, match="the two platforms drew different inputs"):
+        run([chain(3)], "cpu", faulty(SORT_TEST_OTHER_INPUTS="1"), progress=False)
+
+
+def test_a_backend_that_cannot_be_imported_is_one_line():
+    with pytest.raises(SortError) as error:
+        run([chain(3)], "cpu", Platform("mine", "cpu", imports=("no_such_backend",)), progress=False)
+    assert str(error.value) == "platform mine: ModuleNotFoundError: No module named 'no_such_backend'"
+    with pytest.raises(SortError, match="platform mine: cannot start /no/python: No such file or directory"):
+        run([chain(3)], "cpu", Platform("mine", "cpu", python="/no/python"), progress=False)
+
+
+def test_a_platform_made_by_hand_is_taken_as_it_is():
+    made = Platform("mine", "cpu", threads=1)
+    assert require(made) is made
+    if not torch.cuda.is_available():
+        with pytest.raises(SortError, match="platform 'gpu' is not available: "):
+            require(Platform("gpu", "cuda"))
+
+
+# ---- execution, in this process ----
+
+
+def executed(case, times=1):
+    """Outputs by (node, output) of a case run in this process, and what was drawn for it."""
+    form, executor = case.to_json(), Executor(Platform("cpu", "cpu").to_json())
+    external, produced = draw_externals(form), {}
+    for position, node in enumerate(form["nodes"]):
+        for _ in range(times):
+            call = executor.call(node, executor.arguments(node, external, produced), seed_of(form, position))
+            assert call.error is None
+        produced |= {(position, k): tensor for k, tensor in enumerate(call.outputs)}
+    return produced, external
+
+
+def test_in_place_calls_leave_the_values_of_later_calls_alone():
+    def block(x):
+        y = torch.tanh(x)
+        z = y + 1
+        return y.relu_(), z
+
+    case = case_of(block, torch.randn(50), nodes=(0, 2, 1))  # relu_ runs before the sum reads the same tensor
+    assert [node.api for node in case.nodes] == ["tanh", "relu", "add"] and case.nodes[1].inplace
+    outputs, _ = executed(case)
+    assert outputs[0, 0].min() < 0
+    assert torch.equal(outputs[1, 0], outputs[0, 0].clamp(min=0))
+    assert torch.equal(outputs[2, 0], outputs[0, 0] + 1)
+
+
+@pytest.mark.parametrize(
+    "call, inputs",
+    [
+        (lambda x: F.dropout(x, 0.5, training=False, inplace=True).add_(1), [torch.randn(50)]),
+        (lambda x, m, v: F.batch_norm(x, m, v, training=True), [torch.randn(9, 3), torch.zeros(3), torch.ones(3)]),
+        (lambda i, w: F.embedding(i, w, max_norm=0.1), [torch.arange(3), torch.randn(3, 4)]),
+        (lambda x: x.__setitem__(0, 7.0), [torch.randn(3, 2)]),
+    ],
+)
+def test_inputs_are_the_same_for_every_run(call, inputs):
+    """In-place APIs, running statistics and renormalised embeddings write into copies."""
+    case = case_of(call, *inputs)
+    fresh = draw_externals(case.to_json())
+    outputs, used = executed(case, times=3)
+    assert all(torch.equal(fresh[stream], used[stream]) for stream in fresh)
+    once, _ = executed(case)
+    assert all(torch.equal(outputs[key], once[key]) for key in once)
+
+
+def test_copies_keep_strides_and_gaps():
+    for tensor in (torch.randn(4, 6)[:, ::2], torch.randn(2, 3, 4, 5).transpose(1, 3), torch.randn(3, 2)):
+        copy = duplicate(tensor)
+        assert torch.equal(copy, tensor) and copy.stride() == tensor.stride() and copy.data_ptr() != tensor.data_ptr()
+
+
+def test_tensors_travel_with_dtype_strides_and_bits(tmp_path):
+    special = torch.tensor([0.0, -0.0, 1e-45, float("inf"), float("nan")])
+    tensors = [
+        torch.randn(3, 4).t(), torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+        torch.randn(3).bfloat16(), torch.randn(3, dtype=torch.complex64).conj(), torch.tensor([True, False]),
+        torch.arange(3), torch.zeros(0, 3), torch.tensor(2.5), special, torch.randn(5).to(torch.float8_e4m3fn),
+    ]  # fmt: skip
+    for number, tensor in enumerate(tensors):
+        back = transport.load_tensor(transport.save_tensor(tensor, tmp_path / f"{number}.bin"))
+        assert (back.dtype, back.shape, back.stride()) == (tensor.dtype, tensor.shape, tensor.stride())
+        plain = tensor.resolve_conj().contiguous().reshape(-1).view(torch.uint8)
+        assert torch.equal(back.contiguous().reshape(-1).view(torch.uint8), plain)
+
+
+def test_features_of_both_sides_are_those_of_their_outputs():
+    case = case_of(lambda x: torch.relu(x), torch.linspace(-1, 2, 100))
+    (row,) = run([case], progress=False).to_dict("records")
+    expected = measure(torch.relu(next(iter(draw_externals(case.to_json()).values()))))
+    for side in ("reference", "candidate"):
+        assert [row[f"{side}_{name}"] for name in ("minimum", "maximum", "mean", "std")] == [
+            expected.minimum, expected.maximum, expected.mean, expected.std,
+        ]  # fmt: skip
+        assert (row[f"{side}_dtype"], row[f"{side}_shape"], row[f"{side}_nan"]) == ("float32", "[100]", 0)
+
+
+# ---- differences ----
+
+
+def test_differences_by_hand():
+    a = np.array([1.0, 2.0, 4.0, 0.0], np.float32)
+    b = np.array([1.0, 2.5, 4.0, -0.0], np.float32)
+    # one of four differs by 0.5, a quarter of 2; one ulp of float32 at 4 is 2**-21
+    assert evidence.compare(a, b) == {"max_abs": 0.5, "max_rel": 0.25, "differing": 0.25, "scale_ulp": 2.0**20,
+                                      "one_sided": 0.0}  # fmt: skip
+    nan, inf = np.nan, np.inf
+    a = np.array([nan, inf, -inf, inf, nan, 1, 1, 2], np.float32)
+    b = np.array([nan, inf, -inf, -inf, 1, inf, 1, 2], np.float32)
+    found = evidence.compare(a, b)
+    assert (found["one_sided"], found["differing"], found["max_abs"]) == (3 / 8, 3 / 8, 0.0)
+    found = evidence.compare(np.array([1, 2, 3]), np.array([1, 2, 5]))
+    assert found == {"max_abs": 2.0, "max_rel": 2 / 3, "differing": 1 / 3, "scale_ulp": None, "one_sided": 0.0} or (
+        found["differing"] == pytest.approx(1 / 3)
+    )
+    assert evidence.compare(np.zeros(0), np.zeros(0))["max_abs"] == 0
+
+
+@pytest.mark.parametrize("size", [5, evidence.BLOCK, 3 * evidence.BLOCK + 7])
+def test_differences_in_blocks_are_those_of_the_whole(size):
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal(size).astype(np.float32)
+    b = (a + rng.standard_normal(size) * 1e-3 * (rng.random(size) < 0.3)).astype(np.float32)
+    a[-1], b[-1] = np.inf, 1
+    finite = slice(0, size - 1)
+    d = np.abs(a[finite].astype(float) - b[finite])
+    found = evidence.compare(a, b)
+    assert found["max_abs"] == d.max()
+    assert found["max_rel"] == (d[d > 0] / np.abs(a[finite][d > 0].astype(float))).max(initial=0)
+    assert found["differing"] == pytest.approx(((d > 0).sum() + 1) / size)
+    assert found["one_sided"] == pytest.approx(1 / size)
+
+
+def test_errors_against_the_truth_by_hand():
+    from sortlib.runner.bounds import Bound
+
+    output = np.array([1.0, 2.0, np.inf, 5.0], np.float32)
+    truth = evidence.Truth(values=np.array([1.0, 2.5, 3.0, np.inf]))
+    limit = Bound((0.0, 0.0, 2.0), (0.0, 1.0, 0.0), 4, np.array([1.0, 0.5, 1.0, 1.0]))
+    found = evidence.errors(output, truth, limit, unit=0.25, step=0.0, largest=3e38)
+    # the only error is 0.5 at truth 2.5: allowed 2 * 0.25 * 0.5 = 0.25, of its own 0.25 * 2.5 = 0.625
+    assert found == {"error": 0.5, "rms": pytest.approx(np.sqrt(0.125)), "ratio": 2.0, "own_ratio": 0.8, "lost": 0.25}
+    residual = np.array([0, 0.5, 0, 0], np.float32)
+    base = np.array([1, 2, 3, 5], np.float32)
+    again = evidence.errors(base, evidence.Truth(residual=residual, base=base), limit, 0.25, 0.0, 3e38)
+    assert (again["error"], again["ratio"], again["lost"]) == (0.5, 2.0, 0.0)
