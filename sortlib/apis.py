@@ -294,6 +294,9 @@ def overridable() -> frozenset:
     return frozenset(f for group in get_overridable_functions().values() for f in group) | set(_testing_overrides())
 
 
+_NATIVE = ("_nn", "_linalg", "_fft", "_special", "_sparse")  # PyTorch's own homes of built-in operators
+
+
 def _is_operator(parts, found) -> bool:
     name = parts[-1]
     special = {part for part in parts if part.startswith("__")}
@@ -308,7 +311,7 @@ def _is_operator(parts, found) -> bool:
             "torch": torch._C._VariableFunctions,
             "torch.Tensor": torch.Tensor,
             "torch.nn.functional": F,  # hardswish and hardsigmoid report to modes but are not listed
-            **{f"torch._C.{part}": getattr(torch._C, part) for part in ("_nn", "_linalg", "_fft", "_special", "_sparse")},
+            **{f"torch._C.{part}": getattr(torch._C, part) for part in _NATIVE},
         }
         home = homes.get(".".join(parts[:-1]))
         if home is F and getattr(found, "__module__", "") != "torch.nn.functional":

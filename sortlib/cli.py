@@ -87,18 +87,18 @@ def finish(opened, notebooks, progress):
 
 @app.command()
 def mine(
-    source: Annotated[Path, typer.Argument(help="Directory of a study, or of graphs that 'sortlib trace --out' wrote.")],
+    source: Annotated[Path, typer.Argument(help="Directory of a study, or of graphs from 'sortlib trace --out'.")],
     min_support: Annotated[int, typer.Option(min=1, help="Graphs that must hold a pattern.")] = 5,
     max_nodes: Annotated[int, typer.Option(min=2, help="Largest pattern.")] = 7,
     keep: Annotated[str, typer.Option(help="all, closed or maximal.")] = "all",
-    include: Annotated[list[str] | None, typer.Option(help="API that every pattern must hold; may be repeated.")] = None,
-    exclude: Annotated[list[str] | None, typer.Option(help="API that no pattern may hold; may be repeated.")] = None,
+    include: Annotated[list[str] | None, typer.Option(help="API that each pattern must hold; repeatable.")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="API that no pattern may hold; repeatable.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     top: Annotated[int, typer.Option(min=0, help="How many of the most frequent patterns to show.")] = 20,
     sweep: Annotated[bool, typer.Option("--sweep", help="Also show what other thresholds give.")] = False,
 ):
     """Mine graphs and show the patterns: sizes, supports, coverage, and the paper's set beside them."""
-    from sortlib import mining_report
+    from sortlib.mining import report as mining_report
 
     graphs = mining_report.load_graphs(source)
     options = {"include": include or (), "exclude": exclude or (), "workers": workers}

@@ -119,7 +119,10 @@ def _mine(study, progress):
     study.save_patterns(patterns)
     sizes = Counter(len(pattern.nodes) for pattern in patterns)
     joins = sum(pattern.has_join for pattern in patterns)
-    study.note("mine", fingerprint=mark, patterns=len(patterns), remark=patterns.note, sizes=dict(sorted(sizes.items())), with_join=joins)
+    study.note(
+        "mine", fingerprint=mark, patterns=len(patterns), remark=patterns.note, sizes=dict(sorted(sizes.items())),
+        with_join=joins,
+    )  # fmt: skip
     study.forget("patterns")
 
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sortlib as sl
-from sortlib import shard
-from sortlib.canonical import pattern_id
 from sortlib.graph import ApiGraph
-from sortlib.mining_team import Team
+from sortlib.mining import shard
+from sortlib.mining.canonical import pattern_id
+from sortlib.mining.team import Team
 
 KNOWN = json.loads((Path(__file__).parent / "data" / "mining_small.json").read_text())
 CHAIN = ApiGraph.from_edges(["relu", "conv2d", "batch_norm"], [(0, 1, "input"), (1, 2, "input")], "chain")

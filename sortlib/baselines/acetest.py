@@ -278,8 +278,9 @@ def _value(name, goal, model, free):
     kind = goal.kinds[name]
     known = {key.rpartition(".")[2]: value for key, value in model.items() if key.rpartition(".")[0] == name}
     if kind == "tensor":
-        # A size that formulas name exists, so free numbers of dimensions include it.
-        ndim = known.get("ndim", free.below(NDIM))
+        # Where no formula names the number of dimensions, there are at least those whose sizes are named.
+        named = 1 + max((int(part[4:]) for part in known if part.startswith("size")), default=-1)
+        ndim = known["ndim"] if "ndim" in known else max(named, free.below(NDIM))
         sizes = [known.get(f"size{i}") for i in range(ndim)]
         sizes = [free.size() if size is None else size for size in sizes]
         dtype = DTYPES[known["dtype"]] if "dtype" in known else free.pick(DTYPES)

@@ -32,7 +32,7 @@ function rateLimited(milliseconds, action) {
 
 function patternList(model, choose) {
   const id = `sl-${(instances += 1)}`;
-  const heads = [["calls", "Calls"], ["nodes", "Size"], ["support", "Support"], ["largest", "|a-b|"], ["verdict", "Verdict"]];
+  const heads = Object.entries({ calls: "Calls", nodes: "Size", support: "Support", largest: "|a-b|", verdict: "Verdict" });
   const count = html("div", { class: "sl-count", role: "status" });
   const spacer = html("div", { class: "sl-spacer" });
   const list = html("div", {
@@ -138,7 +138,8 @@ function patternList(model, choose) {
       buttons[number].setAttribute("aria-label", `Sort by ${key}${direction === "none" ? "" : `, now ${direction}`}`);
     });
     const all = rows.length.toLocaleString("en");
-    count.textContent = shown.length === rows.length ? `${all} patterns` : `${shown.length.toLocaleString("en")} of ${all} patterns`;
+    const part = shown.length === rows.length ? "" : `${shown.length.toLocaleString("en")} of `;
+    count.textContent = `${part}${all} patterns`;
     const place = shown.findIndex((number) => rows[number].id === chosen);
     active = place >= 0 ? place : Math.min(active, Math.max(0, shown.length - 1));
     spacer.style.height = `${shown.length * ROW}px`;
@@ -187,7 +188,9 @@ function graph(model, chooseNode) {
   function drawLabel(link) {
     const longest = Math.max(...link.lines.map((line) => line.length), 0);
     return svg("g", { class: "sl-label", transform: `translate(${link.x} ${link.y})` },
-      svg("rect", { x: -longest * 2.9 - 2, y: -5.8 * link.lines.length, width: longest * 5.8 + 4, height: 11.6 * link.lines.length }),
+      svg("rect", {
+        x: -longest * 2.9 - 2, y: -5.8 * link.lines.length, width: longest * 5.8 + 4, height: 11.6 * link.lines.length,
+      }),
       link.lines.map((line, row) => svg("text", {
         y: (row - (link.lines.length - 1) / 2) * 11.5 + 3.2,
         class: link.strong && row === link.lines.length - 1 ? "sl-strong" : null,
@@ -198,7 +201,14 @@ function graph(model, chooseNode) {
     const middle = box.y + box.height / 2;
     return svg("g", {
       class: box.empty ? "sl-node sl-empty" : "sl-node", role: "button", tabindex: "-1", "aria-label": box.said,
-      "data-node": number, on: { click: () => { nodes[number].focus(); chooseNode(number); }, keydown: (event) => pressed(event, number) },
+      "data-node": number,
+      on: {
+        click: () => {
+          nodes[number].focus();
+          chooseNode(number);
+        },
+        keydown: (event) => pressed(event, number),
+      },
     },
     svg("rect", { class: "sl-ring", x: box.x - 5, y: box.y - 5, width: box.width + 10, height: box.height + 10, rx: 10 }),
     svg("rect", { class: "sl-box", x: box.x, y: box.y, width: box.width, height: box.height, rx: 6.7, fill: box.face,
@@ -271,7 +281,9 @@ function histogram(shown, name) {
   return html("figure", {},
     svg("svg", { viewBox: `0 -2 ${width} ${height + 4}`, class: "sl-histogram", role: "img",
       "aria-label": `Histogram of ${name}, from ${shown.low} to ${shown.high}` },
-    shown.drawn.map((share, number) => svg("rect", { x: number * step + 0.5, y: y(share), width: Math.max(0.5, step - 1), height: height - y(share) })),
+    shown.drawn.map((share, number) => svg("rect", {
+      x: number * step + 0.5, y: y(share), width: Math.max(0.5, step - 1), height: height - y(share),
+    })),
     svg("path", { d: `${line}V${height}` }), svg("path", { class: "sl-axis", d: `M0 ${height}H${width}` })),
     html("div", { class: "sl-ends" }, html("span", {}, shown.low), html("span", {}, shown.high)));
 }
@@ -349,7 +361,8 @@ function runner(model) {
   field("reference", "Reference", fields.reference), field("candidate", "Candidate", fields.candidate),
   field("sampler", "Sampler", sampler), field("seed", "Seed", seed), field("threshold", "Threshold", threshold),
   start, html("div", { class: "sl-progress" }, bar, said, copy));
-  const lines = html("details", { class: "sl-code" }, html("summary", {}, "Reproducer"), html("pre", { tabindex: "0" }, code));
+  const lines = html("details", { class: "sl-code" }, html("summary", {}, "Reproducer"),
+    html("pre", { tabindex: "0" }, code));
   let timer = null;
 
   // All fields at once, since one may still hold the cursor; what is no valid number goes back to what it was.
@@ -414,7 +427,9 @@ function runner(model) {
 
 function caseBar(model, put) {
   const title = html("h3", {}), about = html("p", { class: "sl-faint" }), verdict = html("span", { class: "sl-verdict" });
-  const select = html("select", { "aria-label": "Case", class: "sl-cases", on: { change: (e) => put("case", e.target.value) } });
+  const select = html("select", {
+    "aria-label": "Case", class: "sl-cases", on: { change: (event) => put("case", event.target.value) },
+  });
   const step = (by) => {
     const keys = model.get("_view").cases.map((item) => item.key), now = keys.indexOf(model.get("case"));
     if (keys.length) put("case", keys[(now + by + keys.length) % keys.length]);
@@ -422,9 +437,11 @@ function caseBar(model, put) {
   const before = html("button", { type: "button", "aria-label": "Previous case", on: { click: () => step(-1) } }, "\u25c0");
   const after = html("button", { type: "button", "aria-label": "Next case", on: { click: () => step(1) } }, "\u25b6");
   const place = html("span", { class: "sl-place" });
-  const choice = (key, name, values) => html("label", {}, name, html("select", { name: key, on: { change: (e) => put(key, e.target.value) } },
-    values.map((value) => html("option", { value }, value))));
-  const looks = html("div", { class: "sl-looks" }, choice("side", "Difference", ["propagated", "local"]), choice("scale", "Colours", ["paper", "log"]));
+  const choice = (key, name, values) => html("label", {}, name,
+    html("select", { name: key, on: { change: (event) => put(key, event.target.value) } },
+      values.map((value) => html("option", { value }, value))));
+  const looks = html("div", { class: "sl-looks" },
+    choice("side", "Difference", ["propagated", "local"]), choice("scale", "Colours", ["paper", "log"]));
 
   function draw() {
     const view = model.get("_view");

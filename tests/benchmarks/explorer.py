@@ -1,14 +1,15 @@
 """How long a click takes in the explorer with 1,000 patterns, measured in the browser from the click to the picture.
 
 Runs JupyterLab with a headless Chromium (Debian's ``chromium``, and ``pip install playwright``) on a study of the two
-example models of which every pattern that one of them holds is mined, and prints one line of JSON: milliseconds, median and
-largest, of each action. The goal is below 100 each.
+example models of which every pattern that one of them holds is mined. Prints one line of JSON: median and largest
+milliseconds of each action, and the load of the machine before. The goal is a median below 100.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -22,8 +23,7 @@ from sortlib.mining import mine  # noqa: E402
 from sortlib.pipeline import complete  # noqa: E402
 from sortlib.study import Study, load_config  # noqa: E402
 
-# The page does one action and tells when the wanted state is drawn and the browser has painted it. While the picture of
-# a pattern and the details of a call are drawn in one go, the list answers before.
+# The page does one action, waits until what it asks for is drawn and painted, and tells how long that took.
 MEASURE = """async ([kind, number]) => {
   const root = document.querySelector(".sl-explorer"), list = root.querySelector(".sl-list");
   const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
@@ -96,7 +96,8 @@ def main():
             watched = open_page()
             errors = watched.run_notebook(address("08-explore"))
             watched.page.locator(".sl-explorer[data-shown]").wait_for(timeout=20000)
-            found = {"patterns": len(study.patterns), "clicks": given.clicks, "errors": len(errors + watched.errors)}
+            load = round(os.getloadavg()[0], 1)
+            found = {"patterns": len(study.patterns), "load": load, "clicks": given.clicks, "errors": len(errors + watched.errors)}
             for kind in ("node", "case", "pattern", "sort", "scroll"):
                 times = [watched.page.evaluate(MEASURE, [kind, number]) for number in range(given.clicks)]
                 found[kind] = {"median_ms": round(statistics.median(times), 1), "largest_ms": round(max(times), 1)}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sortlib.canonical import NO_EDGE
-from sortlib.corpus import Corpus, spread
+from sortlib.mining.canonical import NO_EDGE
+from sortlib.mining.corpus import Corpus, spread
 
 CHUNK = 256  # partial embeddings that are extended at once
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sortlib.canonical import Alphabet
+from sortlib.mining.canonical import Alphabet
 
 
 def spread(counts: np.ndarray, starts: np.ndarray):

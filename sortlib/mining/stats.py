@@ -9,7 +9,7 @@ import pandas as pd
 
 from sortlib import published
 from sortlib.errors import SortError
-from sortlib.mining import KEEP, PatternList, mine
+from sortlib.mining.search import KEEP, PatternList, mine
 
 
 def is_out_tree(pattern) -> bool:

@@ -1,6 +1,6 @@
 """The embeddings in some of the graphs, and the steps that a mining run asks for.
 
-A run talks to one shard in its own process, or to several in worker processes (``sortlib.mining_team``). A graph
+A run talks to one shard in its own process, or to several in worker processes (``sortlib.mining.team``). A graph
 belongs to one shard, so results are put together by joining sets of graphs.
 """
 
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from sortlib import growth
-from sortlib.canonical import Batch
-from sortlib.corpus import Corpus
-from sortlib.dense import search
+from sortlib.mining import growth
+from sortlib.mining.canonical import Batch
+from sortlib.mining.corpus import Corpus
+from sortlib.mining.dense import search
 
 DENSE = 2_000  # a pattern with more embeddings in one graph is dense there: only a sample is held
 SAMPLE = 100

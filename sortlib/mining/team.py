@@ -11,8 +11,8 @@ import sys
 
 import numpy as np
 
-from sortlib import shard
 from sortlib.errors import SortError
+from sortlib.mining import shard
 
 
 class Team:
@@ -31,7 +31,7 @@ class Team:
         path = os.pathsep.join(entry for entry in sys.path if entry)
         environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         for part in parts:
-            worker = subprocess.Popen([sys.executable, "-m", "sortlib.mining_team"], stdin=subprocess.PIPE,
+            worker = subprocess.Popen([sys.executable, "-m", "sortlib.mining.team"], stdin=subprocess.PIPE,
                                       stdout=subprocess.PIPE, env=environment)  # fmt: skip
             self.workers.append(worker)
             self._send(worker, (corpus, part, limit, shard.DENSE, shard.SAMPLE))

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sortlib.canonical import NO_EDGE, Batch, mix
-from sortlib.corpus import Corpus, spread
+from sortlib.mining.canonical import NO_EDGE, Batch, mix
+from sortlib.mining.corpus import Corpus, spread
 
 BLOCK = 1 << 18  # embeddings treated at once
 FLAGS = 1 << 26  # bytes of the (extension, graph) table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sortlib.canonical import NO_EDGE, Batch
+from sortlib.mining.canonical import NO_EDGE, Batch
 
 
 def without_leaf(batch: Batch):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sortlib import pattern_stats
 from sortlib.errors import SortError
 from sortlib.graph import ApiGraph
-from sortlib.mining import mine
+from sortlib.mining import stats
+from sortlib.mining.search import mine
 
 SWEEP = (2, 3, 5, 8, 12, 20)
 
@@ -37,18 +37,19 @@ def text(graphs, min_support, max_nodes, keep, top, sweep, **options) -> str:
     if not patterns:
         return patterns.note
     parts = [
-        f"{len(patterns)} patterns ({keep}) of 2 to {max_nodes} calls in at least {min_support} of {len(graphs)} graphs",
+        f"{len(patterns)} patterns ({keep}) of 2 to {max_nodes} calls, "
+        f"each in at least {min_support} of {len(graphs)} graphs",
         patterns.note,
-        "By size:\n" + pattern_stats.by_size(patterns).to_string(),
+        "By size:\n" + stats.by_size(patterns).to_string(),
         "Beside the paper's set (all out-trees, since its miner cannot close a join):\n"
-        + pattern_stats.against_paper(patterns).to_string(),
-        "All, closed and maximal:\n" + pattern_stats.by_kind(graphs, min_support, max_nodes, **options).to_string(),
+        + stats.against_paper(patterns).to_string(),
+        "All, closed and maximal:\n" + stats.by_kind(graphs, min_support, max_nodes, **options).to_string(),
         "Share of all API calls that lie in a pattern, by the pattern's size:\n"
-        + pattern_stats.call_coverage(patterns).to_string(),
-        f"The {top} in most graphs:\n" + pattern_stats.most_frequent(patterns, top).to_string(index=False),
+        + stats.call_coverage(patterns).to_string(),
+        f"The {top} in most graphs:\n" + stats.most_frequent(patterns, top).to_string(index=False),
     ]
     if sweep:
         supports = [support for support in SWEEP if support <= len(graphs)]
-        table = pattern_stats.threshold_sweep(graphs, supports, max_nodes, **options)
+        table = stats.threshold_sweep(graphs, supports, max_nodes, **options)
         parts.append("Other thresholds:\n" + table.to_string())
     return "\n\n".join(filter(None, parts))

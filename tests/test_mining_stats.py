@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 import sortlib as sl
-from sortlib import pattern_stats as stats
+from sortlib.mining import stats
 
 RESIDUAL = sl.ApiGraph.from_edges(
     ["relu", "conv2d", "batch_norm", "add"],

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sortlib.canonical import NO_EDGE, Batch, Canonical, canonical
-from sortlib.corpus import Corpus
-from sortlib.growth import Jobs
-from sortlib.mining_team import Team
-from sortlib.subpatterns import without_edge, without_leaf
+from sortlib.mining.canonical import NO_EDGE, Batch, Canonical, canonical
+from sortlib.mining.corpus import Corpus
+from sortlib.mining.growth import Jobs
+from sortlib.mining.subpatterns import without_edge, without_leaf
+from sortlib.mining.team import Team
 
 
 @dataclass

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sortlib.canonical import MAX_NODES, NO_EDGE, canonical, pattern_id
-from sortlib.corpus import Corpus
 from sortlib.errors import SortError, choices
 from sortlib.graph import ApiGraph, Edge, Embedding, Pattern
-from sortlib.mining_run import Run, support
-from sortlib.subpatterns import next_smaller
+from sortlib.mining.canonical import MAX_NODES, NO_EDGE, canonical, pattern_id
+from sortlib.mining.corpus import Corpus
+from sortlib.mining.run import Run, support
+from sortlib.mining.subpatterns import next_smaller
 
 KEEP = ("all", "closed", "maximal")
 
@@ -37,8 +37,8 @@ class PatternList(list):
     seconds : wall time.
     covered_calls : {size: booleans, one for each API call of each graph in order: does it lie in an occurrence of at
         least one frequent pattern with that many nodes}.
-    dense_sizes : sizes at which some pattern had too many embeddings in one graph to list (``sortlib.dense``). Support
-        is exact there too; ``covered_calls`` may miss some.
+    dense_sizes : sizes at which some pattern had too many embeddings in one graph to list (``mining.dense``).
+        Support is exact there too; ``covered_calls`` may miss some.
     """
 
     complete_up_to = 0
