@@ -200,11 +200,13 @@ def _explained(row, threshold):
     if not row["local_differing"] and not _number(row, "propagated_differing"):
         return Verdict.IDENTICAL, "all bits agree"
     incoming = _number(row, "incoming")
-    if propagated is not None and propagated > threshold and incoming and propagated > local:
+    if propagated is not None and propagated > threshold >= local and incoming:
         return Verdict.AMPLIFIED, (f"{propagated:.3g} from {incoming:.3g} arriving (gain {propagated / incoming:.3g}); "
                                    f"on equal inputs only {local:.3g}")  # fmt: skip
     ratio = max(_number(row, "reference_ratio") or 0.0, _number(row, "candidate_ratio") or 0.0)
-    return Verdict.ROUNDING, f"{local:.3g} on equal inputs, {_times(ratio)} the rounding bound"
+    bound = f"{_times(ratio)} the rounding bound" + (", the other side hardly better" if ratio > 1 else "")
+    chain = f"; {propagated:.3g} with {incoming:.3g} arriving" if incoming and propagated is not None else ""
+    return Verdict.ROUNDING, f"{local:.3g} on equal inputs, {bound}{chain}"
 
 
 def findings_of(judged):
