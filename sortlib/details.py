@@ -183,3 +183,9 @@ def _leaves(form, name):
     elif isinstance(form, list):
         for position, value in enumerate(form):
             yield from _leaves(value, f"{name}.{position}")
+
+
+def mining_settings(study) -> dict:
+    """The support and the largest size that the study mined with, as keyword arguments of ``sl.mine``."""
+    settings = study.config.mining
+    return {"min_support": settings.min_support, "max_nodes": settings.max_nodes}
