@@ -30,9 +30,10 @@ def main():
     except SortError as error:
         print(f"sortlib: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("sortlib: interrupted; the same command goes on from here", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as end:  # typer turns an interrupt into this status
+        if end.code == 130:
+            print("sortlib: interrupted; the same command goes on from here", file=sys.stderr)
+        raise
 
 
 @app.command()
@@ -42,19 +43,32 @@ def study(
     reference: Annotated[str | None, typer.Option(help="Platform taken as reference instead of the file's.")] = None,
     candidate: Annotated[str | None, typer.Option(help="Platform under test instead of the file's.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed instead of the file's.")] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Method to compare with, instead of the file's; may be repeated: single-api, freefuzz, "
+            "deeprel, docter, acetest, titanfuzz."
+        ),
+    ] = None,
+    constraints: Annotated[Path | None, typer.Option(help="Folder of DocTer's constraint files.")] = None,
+    model: Annotated[str | None, typer.Option(help="Language model of TitanFuzz, as 'llm models' lists it.")] = None,
+    programs: Annotated[Path | None, typer.Option(help="Folder of programs that TitanFuzz runs instead.")] = None,
     upto: Annotated[str, typer.Option(help="Last stage: trace, mine, generate, run or tables.")] = "tables",
     notebooks: Annotated[bool, typer.Option(help="Execute the notebooks and write the report.")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ):
     """Run a study from models to report. The same command resumes an interrupted one."""
     from sortlib.pipeline import check_ahead, complete
-    from sortlib.study import Study, load_config
+    from sortlib.study import Study, load_config, with_methods
 
     config = load_config(file)
     chosen = {k: v for k, v in {"reference": reference, "candidate": candidate}.items() if v}
     config = config.model_copy(update={"platforms": config.platforms.model_copy(update=chosen)})
     if seed is not None:
         config = config.model_copy(update={"seed": seed})
+    folders = {"constraints": constraints, "programs": programs}
+    folders = {name: str(folder.resolve()) for name, folder in folders.items() if folder}
+    config = with_methods(config, method, {**folders, "model": model})
     check_ahead(config)
     opened = Study.create(config, out or Path("runs") / config.name)
     complete(opened, upto, progress=not quiet)

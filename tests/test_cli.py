@@ -132,29 +132,33 @@ def wait_for(condition, seconds=120):
         time.sleep(0.05)
 
 
+@pytest.fixture(scope="module")
+def long_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("file") / "long.yaml"
+    path.write_text(TINY.replace("inputs_per_api: 2", "inputs_per_api: 30"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(long_file, tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "run"
+    result = sortlib("study", long_file, "--out", out, "--no-notebooks", "--quiet")
+    assert result.returncode == 0, result.stderr
+    return out, result
+
+
 class TestResume:
     """A study that is interrupted goes on where it stopped and ends with the same figures to the last digit."""
 
-    @pytest.fixture(scope="class")
-    def long_file(self, tmp_path_factory):
-        path = tmp_path_factory.mktemp("file") / "long.yaml"
-        path.write_text(TINY.replace("inputs_per_api: 2", "inputs_per_api: 30"))
-        return path
-
-    @pytest.fixture(scope="class")
-    def whole(self, long_file, tmp_path_factory):
-        out = tmp_path_factory.mktemp("whole") / "run"
-        result = sortlib("study", long_file, "--out", out, "--no-notebooks", "--quiet")
-        assert result.returncode == 0, result.stderr
-        return out, result
-
     def interrupted(self, long_file, out, number):
-        command = [SORTLIB, "study", str(long_file), "--out", str(out), "--no-notebooks", "--quiet"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        wait_for(lambda: any((out / "outcomes").glob("*")))
-        time.sleep(4)  # the workers take about three seconds to start
-        os.kill(process.pid, number)
-        return process.wait(timeout=60), process.stderr.read()
+        """Start the study, end it by a signal as soon as the bar counts a finished case, and wait for its end."""
+        command = [SORTLIB, "study", str(long_file), "--out", str(out), "--no-notebooks"]
+        log = out.with_name("errors")
+        with log.open("w") as errors:
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+            wait_for(lambda: re.search(r"run cpu .*\| *[1-9]\d*/\d+ ", log.read_text()))
+            os.kill(process.pid, number)
+            return process.wait(timeout=60), log.read_text()
 
     def test_second_run_gives_the_same_tables(self, whole, long_file, tmp_path):
         out = tmp_path / "again"
