@@ -322,6 +322,15 @@ def test_what_goes_wrong_is_one_line_in_the_explorer(explorer, setting, value, s
     assert "\n" not in explorer._progress["text"] and explorer.case == before
 
 
+def test_the_settings_of_the_browser_come_with_its_wish(explorer, monkeypatch):
+    """Changes of the state may still be on their way when the message arrives."""
+    asked = []
+    monkeypatch.setattr(explorer, "rerun", lambda: asked.append((explorer.candidate, explorer.seed)))
+    settings = {"reference": "cpu", "candidate": "cpu:1thread", "sampler": "uniform", "seed": 4}
+    explorer._handle_message(explorer, {"action": "rerun", "settings": settings}, [])
+    assert asked == [("cpu:1thread", 4)]
+
+
 def test_one_run_at_a_time(explorer):
     explorer._progress = {**explorer._progress, "state": "running"}
     with pytest.raises(SortError, match="a case is being run"):
@@ -381,6 +390,11 @@ def shown(page):
     return page.locator(".sl-explorer").get_attribute("data-shown").split(" ")
 
 
+def listed(page, place):
+    """Id of the pattern at a place of the list."""
+    return page.locator(f"[data-place='{place}']").get_attribute("title").split("\n")[1].split(",")[0]
+
+
 def until(page, pattern=".*", case=".*", node=".*"):
     page.wait_for_function(
         "wanted => new RegExp(wanted).test(document.querySelector('.sl-explorer').dataset.shown)",
@@ -419,11 +433,9 @@ class TestBrowser:
         until(page, node=page.locator(".sl-node:focus").get_attribute("data-node"))
         page.locator(".sl-list").focus()
         page.keyboard.press("Home")
-        first = page.locator("[data-place='0']").get_attribute("title").split("\n")[1].split(",")[0]
-        until(page, pattern=first)
+        until(page, pattern=listed(page, 0))
         page.keyboard.press("ArrowDown")
-        second = page.locator("[data-place='1']").get_attribute("title").split("\n")[1].split(",")[0]
-        until(page, pattern=second)
+        until(page, pattern=listed(page, 1))
         active = page.locator(".sl-list").get_attribute("aria-activedescendant")
         assert page.locator(f"#{active}").get_attribute("aria-selected") == "true"
         # JupyterLab took none of the keys for itself.
@@ -437,11 +449,12 @@ class TestBrowser:
         rows = page.locator(".sl-row .sl-calls").all_inner_texts()
         assert rows and all("batch_norm" in row for row in rows)
         page.locator(".sl-filter [name=verdict]").select_option("rounding")
-        page.wait_for_function("before => document.querySelector('.sl-count').textContent !== before",
-                               arg=f"{len(rows)} of {len(tiny_study.patterns)} patterns")  # fmt: skip
+        page.wait_for_function("""() => [...document.querySelectorAll('.sl-row .sl-verdict')]
+            .every((verdict) => verdict.textContent === 'rounding')""")
+        pattern = listed(page, 0)
         page.locator(".sl-row").first.click()
-        until(page, case=".+", node="0")
-        pattern, case, _ = shown(page)
+        until(page, pattern=pattern, case=".+", node="0")
+        _, case, _ = shown(page)
         page.get_by_label("Next case").click()
         until(page, pattern=pattern, case=f"(?!{case}).+")
         assert tiny_study.case(shown(page)[1]).pattern == pattern

@@ -120,18 +120,18 @@ def _mixed(goals):
 
 def goals_of(function, target, kinds) -> list:
     """The paths of one function for arguments of given types, each as a ``Goal``."""
-    from sortlib.baselines import validation
+    from sortlib.baselines import formulas, validation
 
     arguments, strings = {}, {}
     for name, kind in kinds.items():
         if kind == "tensor":
-            arguments[name] = validation.TensorArg(name)
+            arguments[name] = formulas.TensorArg(name)
         elif kind == "list":
-            arguments[name] = validation.ListArg(name)
+            arguments[name] = formulas.ListArg(name)
         elif kind == "none":
             arguments[name] = None
         elif kind in ("int", "float", "bool", "str"):
-            arguments[name] = validation.Scalar(name, kind)
+            arguments[name] = formulas.Scalar(name, kind)
     paths = validation.Walker(arguments, strings).paths(function)
     unique = {str(path): path for path in paths if path}
     return [Goal(function.name, target, kinds, arguments, strings, path) for path in unique.values()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,7 +38,7 @@ class Context:
     ----------
     records : calls of real models.
     seed : decides every attempt.
-    max_elements : leave out recorded calls with a larger tensor; None keeps all.
+    max_elements : leave out recorded calls with a larger tensor, where the API has smaller ones; None keeps all.
     options : a method's own settings by name, as ``constraints`` (DocTer) or ``model`` (TitanFuzz).
     """
 
@@ -52,12 +53,16 @@ class Context:
         found = {}
         for record in self.records:
             tensors = [features for _, features in record.tensors()]
-            large = self.max_elements and any(features.numel > self.max_elements for features in tensors)
             opaque = []
             map_tensors([a.value for a in record.arguments], lambda _, item, seen=opaque: seen.append(item), Opaque)
-            if not large and not opaque and not any(f.shape and not f.strides for f in tensors):
-                found.setdefault(record.api, []).append(record)
-        return found
+            if not opaque and not any(f.shape and not f.strides for f in tensors):
+                largest = max((features.numel for features in tensors), default=0)
+                found.setdefault(record.api, []).append((largest, record))
+        kept = {}
+        for api, sized in found.items():
+            limit = max(self.max_elements or math.inf, min(size for size, _ in sized))
+            kept[api] = [record for size, record in sized if size <= limit]
+        return kept
 
     def target(self, api: str) -> str:
         """The spelling under which an API is tested: the most frequent one, and the functional one without records."""

@@ -110,7 +110,7 @@ def _from_signature(function, schemas):
         if parameter.name.startswith("_"):
             continue
         required = parameter.default is parameter.empty
-        types = _words(str(parameter.annotation)) if parameter.annotation is not parameter.empty else set()
+        types = type_words(str(parameter.annotation)) if parameter.annotation is not parameter.empty else set()
         types |= set() if required else _type_of(parameter.default)
         types = _named(parameter.name, types if types - {"none"} else types | _schema_types(schemas, parameter.name))
         default = "" if required else repr(parameter.default)
@@ -136,7 +136,7 @@ def _from_first_line(doc, name, target, schemas):
         if not label.isidentifier():
             return None
         required = "=" not in part
-        types = _words(annotation) | (set() if required else _type_of(_literal(default)))
+        types = type_words(annotation) | (set() if required else _type_of(_literal(default)))
         types = _named(label, types | _schema_types(schemas, label))
         parameters.append(Parameter(label, required, keyword, frozenset(types), default))
     return parameters
@@ -148,7 +148,7 @@ def _from_schema(schemas, target):
     chosen = max(schemas, key=lambda schema: len(schema.arguments))
     return [
         Parameter("input" if a.name == "self" else a.name, not a.has_default_value(), a.kwarg_only,
-                  frozenset(_words(str(a.type))), repr(a.default_value) if a.has_default_value() else "")
+                  frozenset(type_words(str(a.type))), repr(a.default_value) if a.has_default_value() else "")
         for a in chosen.arguments if a.name != "out"
     ]  # fmt: skip
 
@@ -157,7 +157,7 @@ def _schema_types(schemas, name):
     names = (name, "self") if name == "input" else (name,)
     found = set()
     for argument in (a for schema in schemas for a in schema.arguments if a.name in names):
-        found |= _words(str(argument.type))
+        found |= type_words(str(argument.type))
         if argument.N:  # a list of fixed length may be one number
             found.add("int")
     return found
@@ -194,7 +194,7 @@ _WORDS = {
 }
 
 
-def _words(text) -> set[str]:
+def type_words(text) -> set[str]:
     """Type words in an annotation or a phrase of documentation; what a list holds does not count."""
     text = re.sub(r"\b(list|tuple|List|Tuple)\[[^\]]*\]", r"\1", text)
     return {word for word, expression in _WORDS.items() if re.search(expression, text)}

@@ -11,7 +11,7 @@ import functools
 import re
 
 from sortlib.baselines.constraints import Constraint, Specification, dims
-from sortlib.baselines.definitions import definition, documentation
+from sortlib.baselines.definitions import definition, documentation, type_words
 
 _SECTION = re.compile(
     r"^(?P<indent>[ \t]*)(?P<title>Args|Arguments|Parameters|Keyword [Aa]rg(?:ument)?s|Shape)\s*:+[ \t]*\n"
@@ -93,9 +93,7 @@ def _constraint(parameter, annotation, text, shape_line, doc):
 
 
 def _types(annotation) -> set[str]:
-    from sortlib.baselines.definitions import _words
-
-    return _words(annotation) - {"none"}
+    return type_words(annotation) - {"none"}
 
 
 def _types_in_words(text) -> set[str]:

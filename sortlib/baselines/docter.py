@@ -143,7 +143,7 @@ class Generator:
             listed = self.rng.random() < 0.5  # the values are those of one of several types
         if listed:
             return self._outside_enum(constraint.enum) if "value" in broken else self.pick(constraint.enum)
-        dtype = self._dtype(constraint, "dtype" in broken)
+        dtype = self._dtype(constraint, "dtype" in broken, "value" in broken)
         structure = self._structure(constraint, "structure" in broken)
         if structure == "none":
             return None
@@ -160,8 +160,10 @@ class Generator:
             return self._number(dtype, low, high)
         return tensor(dtype, shape, low, high)
 
-    def _dtype(self, constraint, violate):
+    def _dtype(self, constraint, violate, outside):
         valid = dtypes_of(constraint.dtype, self._dtype_of)
+        if outside:  # dtypes that have values outside the interval: uint8 has none below zero
+            valid = [dtype for dtype in valid or DTYPES if self._beyond(constraint, dtype)] or valid
         if violate:
             narrower = _siblings(valid)
             others = [dtype for dtype in (*DTYPES, "str") if dtype not in valid and dtype not in narrower]
@@ -244,12 +246,20 @@ class Generator:
             return low, high
         chosen = self.pick(intervals)
         a, b = finite(chosen, low, high)
-        step = 1 if dtype.startswith(("int", "uint")) else float(np.spacing(np.float32(abs(a) or 1e-30)))
         if not violate:
-            return (min(a + step, b) if chosen.low_open else a), b
-        outside = [(low, a - step)] if low < a else []
-        outside += [(b + step, high)] if b < high else []
+            return (min(a + _step(dtype, a), b) if chosen.low_open else a), b
+        outside = self._outside(chosen, dtype)
         return self.pick(outside) if outside else (low, high)
+
+    def _outside(self, chosen, dtype):
+        """What a dtype has below and above an interval, as pairs of ends."""
+        low, high = limits(dtype)
+        a, b = finite(chosen, low, high)
+        below = [(low, a if chosen.low_open else a - _step(dtype, a))] if low < chosen.low else []
+        return below + ([(b if chosen.high_open else b + _step(dtype, b), high)] if chosen.high < high else [])
+
+    def _beyond(self, constraint, dtype):
+        return dtype not in ("str", "dtype") and any(self._outside(interval(text), dtype) for text in constraint.range)
 
     def _number(self, dtype, low, high):
         if dtype == "bool":
@@ -319,6 +329,11 @@ class Generator:
             return type(value)(0)
         low, high = limits("int32" if isinstance(value, int) else "float32")
         return type(value)(self.pick((low, high)))
+
+
+def _step(dtype, value) -> float:
+    """From a number to the next one that float32, or an integer, can be."""
+    return 1 if dtype.startswith(("int", "uint")) else float(np.spacing(np.float32(abs(value) or 1e-30)))
 
 
 def _siblings(valid):

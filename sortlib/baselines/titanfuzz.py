@@ -36,7 +36,11 @@ TIMEOUT = 10  # seconds for one program
 RTOL, ATOL = 1e-2, 1e-3
 FAILED = "python"  # target of the call that stands for a failure outside API calls
 
-SEED_PROMPT = '"""\nTask 1: Import the torch library\nTask 2: Generate input data\nTask 3: Call the API {call}\n"""\n'
+# The published prompt, for a model that completes, and before it what a model that answers needs to be told.
+SEED_PROMPT = (
+    "Write a short Python program that does these tasks. Answer with the program only.\n"
+    '"""\nTask 1: Import the torch library\nTask 2: Generate input data\nTask 3: Call the API {call}\n"""\n'
+)
 FILL_PROMPT = (
     "Complete this Python program: replace every {span} by code, and change nothing else. Answer with the whole "
     "program only.\n\n{code}\n"

@@ -353,7 +353,9 @@ function runner(model) {
       submit: (event) => {
         event.preventDefault();
         commit();
-        model.send({ action: "rerun" });
+        // With its settings, since a message may overtake changes of the state.
+        const keys = ["reference", "candidate", "sampler", "seed"];
+        model.send({ action: "rerun", settings: Object.fromEntries(keys.map((key) => [key, model.get(key)])) });
       },
     },
   },

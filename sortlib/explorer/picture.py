@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from sortlib.apis import paper_name
 from sortlib.figures.drawing import Box, Link, Picture, place, place_alike
-from sortlib.figures.heatmap import _SIDES, _Colours, _graph, _value, magnitude
+from sortlib.figures.heatmap import SIDES, Colours, case_graph, magnitude, value_of
 
 DPI = 96  # pixels of an inch in a browser
-SIDES, SCALES = tuple(_SIDES), ("paper", "log")
+SCALES = ("paper", "log")
 _JOIN_FACE = "#d6e6f5"
 
 
 def of_case(entry, threshold, side, scale) -> dict:
     """A case's calls, painted by their difference; both sides stand alike, so that switching moves nothing."""
     rows = entry.rows(threshold)
-    colours = _Colours(scale, threshold, [_value(row, each) for each in SIDES for row in rows])
-    picture = dict(zip(SIDES, place_alike([_graph(entry.case, rows, each, colours) for each in SIDES]), strict=True))
+    colours = Colours(scale, threshold, [value_of(row, each) for each in SIDES for row in rows])
+    alike = place_alike([case_graph(entry.case, rows, each, colours) for each in SIDES])
+    picture = dict(zip(SIDES, alike, strict=True))
     said = [
-        f"{box.lines[0]}, {'difference ' if _value(row, side) is not None else ''}{box.lines[1]}, "
+        f"{box.lines[0]}, {'difference ' if value_of(row, side) is not None else ''}{box.lines[1]}, "
         f"paper {row['paper']}, evidence {row['evidence']}"
         for box, row in zip(picture[side].boxes, rows, strict=True)
     ]
@@ -75,7 +76,7 @@ def _legend(threshold, scale, picture, colours, rows) -> list[dict]:
             {"face": colours(threshold / 2)[0], "thick": 0.9, "text": f"up to {limit}"},
         ]
     else:
-        values = sorted({value for row in rows for side in SIDES if (value := _value(row, side))})
+        values = sorted({value for row in rows for side in SIDES if (value := value_of(row, side))})
         ends = [values[0], values[-1]] if len(values) > 1 else values
         items = [{"face": colours(value)[0], "thick": 0.9, "text": magnitude(value)} for value in ends]
         items.append({"face": "#ffffff", "thick": 2.2, "text": f"thick border: above {limit}"})

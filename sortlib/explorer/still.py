@@ -30,7 +30,7 @@ def still(study, pattern_id, entry, threshold, side, scale) -> dict:
              f'height="{size["height"]}" src="data:image/png;base64,{base64.b64encode(image).decode()}">']  # fmt: skip
     for name, table in tables:
         body = table.to_html(index=False, na_rep="/", float_format=lambda value: f"{value:.4g}", border=0)
-        parts.append(f"<p><b>{page.text(name)}</b></p>{body}")
+        parts.append(f'<p><b>{page.text(name)}</b></p><div style="overflow-x:auto">{body}</div>')
     return {
         "text/html": f'<div class="sortlib-still">{"".join(parts)}</div>',
         "image/png": base64.b64encode(image).decode(),

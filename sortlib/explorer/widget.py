@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import anywidget
@@ -258,8 +257,9 @@ class Explorer(anywidget.AnyWidget):
     def rerun(self, wait: bool = False):
         """Run the present case on ``reference`` and ``candidate``, drawn with ``seed`` and ``sampler``, and go to it.
 
-        Runs in a thread, so that the explorer can be used meanwhile; what goes wrong stands in the explorer, in one
-        line. With another seed or sampler it is the case of the same number that ``sl.generate`` makes with them.
+        Runs in a thread, so that the explorer can be used meanwhile; whoever went to another pattern is left there.
+        What goes wrong stands in the explorer, in one line. With another seed or sampler it is the case of the same
+        number that ``sl.generate`` makes with them.
 
         Parameters
         ----------
@@ -301,9 +301,9 @@ class Explorer(anywidget.AnyWidget):
             self._report("running", 2, job)
             with self._lock:
                 entry = self._entries.add(case, number, outcomes, parse(reference).name, parse(candidate).name)
-                self.choose(pattern_id, entry.key)
-                verdict = most_serious(entry.rows(self.threshold))
-                done = f"{entry.key} is done: {verdict}"
+                done = f"{entry.key} of pattern {pattern_id} is done: {most_serious(entry.rows(self.threshold))}"
+                if self.pattern == pattern_id:  # whoever went elsewhere meanwhile is left there
+                    self.choose(pattern_id, entry.key)
                 self._progress = {**_IDLE, "state": "done", "text": done, "step": len(_STEPS)}
         except SortError as error:
             self._progress = {**_IDLE, "state": "error", "text": str(error)}
@@ -314,10 +314,12 @@ class Explorer(anywidget.AnyWidget):
 
     def _report(self, state, step, job):
         text = _STEPS[step].format(reference=job[4], candidate=job[5])
-        self._progress = {"state": state, "text": text, "step": step, "steps": len(_STEPS), "at": time.time()}
+        self._progress = {"state": state, "text": text, "step": step, "steps": len(_STEPS)}
 
     def _handle_message(self, _, content, buffers):
         if content.get("action") == "rerun" and self._progress["state"] != "running":
+            for name in ("reference", "candidate", "sampler", "seed"):
+                setattr(self, name, content["settings"][name])
             self.rerun()
 
     # ---- display ----

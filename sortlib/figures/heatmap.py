@@ -18,7 +18,7 @@ from sortlib.figures.style import FAINT, INK, styled
 # The paper's colours in a red that is dark, a yellow that is mid-grey and a white in a grey print.
 RED, YELLOW, WHITE = "#c4161c", "#f7c948", "#ffffff"
 _SCALES = ("paper", "log")
-_SIDES = {
+SIDES = {
     "propagated": "Propagated: each platform on its own values",
     "local": "Local: every call on the reference's values",
 }
@@ -52,20 +52,20 @@ def amplification(study, case_id, scale="paper", which="propagated"):
     """
     if scale not in _SCALES:
         raise SortError(f"unknown scale {scale!r}; valid: {choices(_SCALES)}")
-    if which not in (*_SIDES, "both"):
-        raise SortError(f"unknown difference {which!r}; valid: {choices([*_SIDES, 'both'])}")
+    if which not in (*SIDES, "both"):
+        raise SortError(f"unknown difference {which!r}; valid: {choices([*SIDES, 'both'])}")
     case = study.case(case_id)
     rows = study.all_outcomes
     rows = rows[rows["case"] == case_id].sort_values("node").to_dict("records")
     if len(rows) != len(case.nodes):
         raise SortError(f"case {case_id!r} has {len(case.nodes)} calls but {len(rows)} outcomes; run it first")
-    sides = list(_SIDES) if which == "both" else [which]
-    colours = _Colours(scale, study.config.threshold, [_value(row, side) for side in sides for row in rows])
-    pictures = place_alike([_graph(case, rows, side, colours) for side in sides])
+    sides = list(SIDES) if which == "both" else [which]
+    colours = Colours(scale, study.config.threshold, [value_of(row, side) for side in sides for row in rows])
+    pictures = place_alike([case_graph(case, rows, side, colours) for side in sides])
     return _compose(case, rows, sides, pictures, colours)
 
 
-def _value(row, side) -> float | None:
+def value_of(row, side) -> float | None:
     """The difference of a call, or None where there is none."""
     value = row.get(f"{side}_max_abs")
     return None if row["status"] != "ok" or value is None or pd.isna(value) else float(value)
@@ -81,7 +81,7 @@ def magnitude(value) -> str:
     return "0" if value == 0 else f"{value:.2e}" if value < 0.01 or value >= 1e4 else f"{value:.3g}"
 
 
-class _Colours:
+class Colours:
     """What a difference is painted in."""
 
     def __init__(self, scale, threshold, values):
@@ -114,7 +114,8 @@ def _contrast(one, other) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def _graph(case, rows, side, colours):
+def case_graph(case, rows, side, colours):
+    """A case as a picture: a box per call with its difference on one side, a link per edge with its gain."""
     boxes = [_node(node, row, side, colours) for node, row in zip(case.nodes, rows, strict=True)]
     gains = _gains(case, rows) if side == "propagated" else {}
     links = []
@@ -125,7 +126,7 @@ def _graph(case, rows, side, colours):
 
 
 def _node(node, row, side, colours):
-    name, value = paper_name(node.api), _value(row, side)
+    name, value = paper_name(node.api), value_of(row, side)
     if value is None:
         why = row["status"] if row["status"] != "ok" else "unreached"
         where = f" on {row['side']}" if row.get("side") in ("reference", "candidate") else ""
@@ -142,11 +143,11 @@ def _gains(case, rows) -> dict[int, float]:
     """Gain of a call by the number of the edge that brings the largest difference to it."""
     found = {}
     for dst, row in enumerate(rows):
-        incoming, value = row.get("incoming"), _value(row, "propagated")
+        incoming, value = row.get("incoming"), value_of(row, "propagated")
         if value is None or incoming is None or pd.isna(incoming) or incoming <= 0 or _one_sided(row, "propagated"):
             continue
         edges = [number for number, edge in enumerate(case.edges) if edge[1] == dst]
-        brought = {number: _value(rows[case.edges[number][0]], "propagated") or 0.0 for number in edges}
+        brought = {number: value_of(rows[case.edges[number][0]], "propagated") or 0.0 for number in edges}
         if brought:
             found[max(brought, key=brought.get)] = value / incoming
     return found
@@ -163,7 +164,7 @@ def _gain_text(gain) -> str:
 def _compose(case, rows, sides, pictures, colours):
     title = f"Case {case.id}"
     pair = f"{rows[0]['reference']} against {rows[0]['candidate']}, pattern {case.pattern}"
-    heads = [_SIDES[side] for side in sides]
+    heads = [SIDES[side] for side in sides]
     widths = [max(picture.size[0], text_width(head, 8.5, True)) for picture, head in zip(pictures, heads, strict=True)]
     gap, top = 0.45, 0.8
     gains = any(link.strong for picture in pictures for link in picture.links)
@@ -196,7 +197,7 @@ def _legend_items(rows, sides, colours, gains):
     items.append(({"facecolor": WHITE}, "exactly 0"))
     if colours.scale == "log":
         items.append(({"facecolor": "white", "linewidth": 2}, f"thick border: above {limit}"))
-    if any(_value(row, side) is None for row in rows for side in sides):
+    if any(value_of(row, side) is None for row in rows for side in sides):
         items.append(({"facecolor": "#f2f2f2", "hatch": _HATCH, "hatchcolor": "#c9c9c9"}, "no value"))
     if gains:
         items.append((None, "\N{MULTIPLICATION SIGN}: gain = difference / largest that arrives"))

@@ -9,7 +9,7 @@ from sortlib.judging import Verdict, findings_of
 from sortlib.tables.frames import NOTHING, as_column, frame, noted, with_total
 from sortlib.tables.methods import absences, attempts, methods, wanted_apis
 
-NO_TIMING = "perf: only methods with a timing oracle of their own have it"
+NO_TIMING = "perf: not measured, except by methods whose own oracle compares times"
 # Verdicts that accuse a platform; the others explain a difference.
 ACCUSING = (
     Verdict.SUSPECT, Verdict.NAN, Verdict.CRASH, Verdict.TIMEOUT, Verdict.EXCEPTION, Verdict.BOTH_SUSPECT,
@@ -21,8 +21,8 @@ def bugs(study, apis=None) -> pd.DataFrame:
     ours, evidence = paper_rule(study, apis), evidence_rule(study, apis)
     table = ours.merge(evidence, on=["api", "paper_name"], validate="one_to_one")
     theirs = published.table2()
-    for column in theirs:
-        table[f"paper_{column}"] = as_column(table["api"], theirs[column].dropna().astype(int).to_dict())
+    numbers = {f"paper_{c}": as_column(table["api"], theirs[c].dropna().astype(int).to_dict()) for c in theirs}
+    table = table.assign(**numbers)
     notes = [*ours.attrs["footnotes"], *evidence.attrs["footnotes"]]
     return noted(table, [*notes, "paper_*: Table II of the paper; / where the method has no tests"])
 
@@ -52,7 +52,7 @@ def paper_rule(study, apis=None) -> pd.DataFrame:
         cells = {api: int(distinct.get(api, 0)) for api in seen}
         table[f"{method.key}_distinct"] = with_total(table["api"], cells)
         missing[method] = [api for api in wanted if api not in seen]
-    return noted(table, [NO_TIMING, *absences(study, missing)])
+    return noted(table.copy(), [NO_TIMING, *absences(study, missing)])
 
 
 def evidence_rule(study, apis=None) -> pd.DataFrame:
@@ -77,4 +77,4 @@ def evidence_rule(study, apis=None) -> pd.DataFrame:
             table["api"], {api: int(accused.get(api, 0)) for api in seen}
         )
         missing[method] = [api for api in wanted if api not in seen]
-    return noted(table, absences(study, missing))
+    return noted(table.copy(), absences(study, missing))

@@ -97,7 +97,12 @@ def main():
             errors = watched.run_notebook(address("08-explore"))
             watched.page.locator(".sl-explorer[data-shown]").wait_for(timeout=20000)
             load = round(os.getloadavg()[0], 1)
-            found = {"patterns": len(study.patterns), "load": load, "clicks": given.clicks, "errors": len(errors + watched.errors)}
+            found = {
+                "patterns": len(study.patterns),
+                "load": load,
+                "clicks": given.clicks,
+                "errors": len(errors + watched.errors),
+            }
             for kind in ("node", "case", "pattern", "sort", "scroll"):
                 times = [watched.page.evaluate(MEASURE, [kind, number]) for number in range(given.clicks)]
                 found[kind] = {"median_ms": round(statistics.median(times), 1), "largest_ms": round(max(times), 1)}
