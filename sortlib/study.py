@@ -117,7 +117,30 @@ def load_config(name_or_path) -> StudyConfig:
     beside = path.parent / str(raw.get("zoo", ""))
     if beside.is_file():
         raw["zoo"] = str(beside.resolve())
+    given = raw.get("baselines")
+    if isinstance(given, dict):
+        folders = {name: path.parent / str(given[name]) for name in ("constraints", "programs") if given.get(name)}
+        raw["baselines"] = {**given, **{name: str(folder.resolve()) for name, folder in folders.items()}}
     return validated(StudyConfig, raw, path)
+
+
+def with_methods(config: StudyConfig, methods=None, options=None) -> StudyConfig:
+    """The same study compared with other methods, or with other settings of them.
+
+    Parameters
+    ----------
+    methods : names instead of the file's, if any.
+    options : settings of ``Baselines`` to replace; None and empty ones are left as they are.
+
+    Raises
+    ------
+    SortError
+        An unknown method.
+    """
+    raw = config.model_dump(mode="json")
+    raw["methods"] = list(methods or config.methods)
+    raw["baselines"] |= {name: value for name, value in (options or {}).items() if value}
+    return validated(StudyConfig, raw, "methods")
 
 
 def fingerprint(*parts) -> str:
