@@ -1,24 +1,29 @@
-"""What the proof of a trace needs beside graph and records, kept while the model runs."""
+"""What the proof of a trace needs beside graph and records, kept while the model runs.
+
+No activation is kept: tensors made outside the traced calls (parameters, buffers, inputs, constants) are referred to,
+their memory is copied only where the model writes it, and every output leaves a checksum.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import weakref
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch._C import _functorch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch._subclasses.fake_tensor import FakeTensor
 
 from sortlib import apis
 from sortlib.errors import SortError
-from sortlib.features import Opaque, plain
-from sortlib.tracing import _OWN, TraceError, Tracer, _Recorder, _same_attention, _tensor_arguments, refuse_unseen
-
-_OWN.add(__file__)  # a call's source line is not this file's
+from sortlib.features import Opaque, memory_order
 
 # Return memory as it is found. It is set to zero in the run and in the replay, so that both see the same.
 UNINITIALISED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
+COLUMNS = 1021  # prime, so that no step of a tensor's own shape is a whole number of rows
+WHOLE = 1 << 14  # bytes up to which a tensor is hashed as it is
 
 
 class Digest(NamedTuple):
@@ -53,7 +58,9 @@ class Evidence:
 
     Attributes
     ----------
-    sources : (node, argument path) -> the ``Made`` object or the position in ``externals`` that the call was given.
+    exact : whether the digests are BLAKE2b of all bytes instead of checksums (see ``checksum``).
+    sources : (node, argument path) -> the ``Made`` object or the position in ``externals`` that the call was given,
+        where no edge of the graph says so.
     externals : tensors made outside the traced calls; held, not copied.
     before : storage -> copy of the memory of externals that the model writes, from before the first write.
     digests : for each node the ``Digest`` of each output.
@@ -66,6 +73,7 @@ class Evidence:
     random : states of the random generators before the run.
     """
 
+    exact: bool = False
     sources: dict[tuple[int, tuple], Made | int] = field(default_factory=dict)
     externals: list[External] = field(default_factory=list)
     before: dict[int, torch.UntypedStorage] = field(default_factory=dict)
@@ -79,132 +87,158 @@ class Evidence:
     random: dict[str, object] = field(default_factory=dict)
 
 
-def capture(model, *args, name=None, sample=0, open=(), **kwargs):
-    """Trace ``model(*args, **kwargs)`` like ``sortlib.trace`` and keep the evidence for a replay.
+class Keeper:
+    """Collects the evidence of one run; the recorder tells it every call."""
 
-    Returns
-    -------
-    graph, records, evidence.
-
-    Raises
-    ------
-    SortError, TraceError
-        As ``sortlib.trace``.
-    """
-    tracer = Tracer(name, sample, open=open)
-    name = name or (getattr(model, "__name__", None) or type(model).__name__)
-    refuse_unseen(model, name)
-    mode = _Keeper(name, sample, True, tracer.opened, model, (args, kwargs))
-    mode.evidence.random.update(random_states())
-    try:
-        with torch.no_grad(), _same_attention(), mode.modules(), mode:
-            model(*args, **kwargs)
-    except Exception as error:
-        lines = str(error).splitlines() or [""]
-        message = f"{name} raised {type(error).__name__} in {mode.place(error)}: {lines[0]}"
-        raise TraceError(message, mode.graph(), mode.calls) from error
-    return mode.graph(), mode.calls, mode.evidence
-
-
-class _Keeper(_Recorder):
-    """Records as usual and keeps the evidence."""
-
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.evidence = Evidence()
-        self.made = {}  # id -> (weak reference, Made)
+    def __init__(self, producers, exact=False):
+        self.producers, self.evidence = producers, Evidence(exact, random=random_states())
         self.known = {}  # id -> position in externals, which hold the tensor
-        self.storages = {}  # storage -> whether an external lies in it
-        self.pending, self.function = {}, None
+        self.storages = set()  # that externals lie in
+        self.function = None  # of the call in progress
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if func not in self.opened:
-            self.function = func
-            self._before(apis.identify(func), args, kwargs)
-        result = super().__torch_function__(func, types, args, kwargs)
-        if apis.identify(func).target == "torch.Tensor.data.__set__":
-            origin = self._origin(args[1])
-            self.made.pop(id(args[0]), None)
-            self.known.pop(id(args[0]), None)
-            if isinstance(origin, Made):
-                self.made[id(args[0])] = (weakref.ref(args[0]), origin)
-            else:
-                self.known[id(args[0])] = origin
-        return result
+    def before(self, func, names, tensors, found):
+        """Note where the arguments come from, and save memory that the call will write.
 
-    def _before(self, api, args, kwargs):
-        if api.query:
-            return
-        arguments = [a._replace(value=plain(a.value)) for a in apis.bind(api, args, kwargs)]
-        tensors = _tensor_arguments(arguments)
-        self.pending = {path: self._origin(tensor) for path, tensor in tensors}
-        names = apis.written_arguments(api, arguments)
-        for path, tensor in tensors:
-            key = _storage(tensor)
-            if path[0] in names and self.storages.get(key) and key not in self.evidence.before:
-                self.evidence.before[key] = tensor.untyped_storage().clone()
+        Parameters
+        ----------
+        names : names of the arguments that are written.
+        tensors, found : (path, tensor) of every tensor argument, and its last writer or None.
+        """
+        self.function = func
+        pending = {}
+        for (path, tensor), source in zip(tensors, found, strict=True):
+            if source is None or source.alias:
+                pending[path] = self.origin(tensor)
+            if path[0] in names:
+                key = _storage(tensor)
+                if key in self.storages and key not in self.evidence.before:
+                    self.evidence.before[key] = tensor.untyped_storage().clone()
+        return pending
 
-    def _origin(self, tensor) -> Made | int:
-        reference, made = self.made.get(id(tensor), (None, None))
-        if made is not None and reference() is tensor:
-            return made
-        return self._external(tensor)
+    def origin(self, tensor) -> Made | int:
+        """The object that the replay must give."""
+        made = self.producers.returned(tensor)
+        return self._external(tensor) if made is None else Made(*made)
+
+    def pointed(self, tensor, origin):
+        """Note ``tensor.data = value``, where ``origin`` is that of the value."""
+        if isinstance(origin, int):
+            self.known[id(tensor)] = origin
+        else:
+            self.known.pop(id(tensor), None)
 
     def _external(self, tensor) -> int:
         place = self.known.get(id(tensor))
         if place is None:
             place = self.known[id(tensor)] = len(self.evidence.externals)
-            form = (
-                (tensor.storage_offset(), tuple(tensor.shape), tensor.stride()) if _settable(tensor) else (0, (), None)
-            )
-            self.evidence.externals.append(External(tensor, _storage(tensor), *form))
-            self.storages[_storage(tensor)] = True
+            form = (0, (), None)
+            if _settable(tensor):
+                form = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+            key = _storage(tensor)
+            self.evidence.externals.append(External(tensor, key, *form))
+            self.storages.add(key)
         return place
 
-    def _note(self, api, arguments, bound, tensors, found, outputs, written):
-        node, evidence, pending = len(self.nodes), self.evidence, self.pending
-        if any(_functorch.is_functorch_wrapped_tensor(t) for t in (*outputs, *(t for _, t in tensors))):
+    def after(self, node, api, arguments, pending, tensors, outputs, written):
+        """Note a call that returned; ``written`` are the tensors that it wrote."""
+        evidence = self.evidence
+        if _functorch.peek_interpreter_stack() is not None and any(
+            _functorch.is_functorch_wrapped_tensor(t) for t in (*outputs, *(t for _, t in tensors))
+        ):
             evidence.skipped[node] = "below a transform of torch.func"
-        elif any(map(_opaque, arguments)):
+        elif any(_opaque(a.value) for a in arguments):
             evidence.given[node] = tuple(self._external(tensor) for tensor in outputs)
         elif api.name in UNINITIALISED:
             for tensor in outputs:
                 tensor.zero_()
-        evidence.sources.update({(node, path): origin for path, origin in pending.items()})
+        for path, origin in pending.items():
+            evidence.sources[node, path] = origin
         if outputs is written:
             paths = {id(tensor): path for path, tensor in reversed(tensors)}
             evidence.written[node] = tuple(paths[id(tensor)] for tensor in outputs)
-        if not _resolved(api.target):
+        if not resolved(api.target):
             evidence.unnamed[node] = self.function
         if torch.is_autocast_enabled("cpu"):
             evidence.autocast[node] = torch.get_autocast_dtype("cpu")
         if torch.is_grad_enabled():
             evidence.grad.add(node)
-        super()._note(api, arguments, bound, tensors, found, outputs, written)
-        evidence.digests.append(tuple(map(digest, outputs)))
-        for position, tensor in enumerate(outputs):
-            self.made[id(tensor)] = (weakref.ref(tensor), Made(node, position))
 
 
-def digest(tensor) -> Digest:
-    """Form and a 128-bit BLAKE2 hash of the bytes of a tensor."""
+def digest(tensor, exact: bool = False) -> Digest:
+    """Form and ``checksum`` of a tensor."""
     with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
-        dense = tensor.layout == torch.strided and not tensor.is_nested
-        strides = tuple(tensor.stride()) if dense else ()
-        values = ""
-        if not (tensor.is_nested or tensor.is_meta or _functorch.is_functorch_wrapped_tensor(tensor)):
-            known = tensor.int_repr() if tensor.is_quantized else tensor if dense else tensor.to_dense()
-            flat = known.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-            values = hashlib.blake2b(flat.view(torch.uint8).numpy().data, digest_size=16).hexdigest()
-        return Digest(str(tensor.dtype), tuple(tensor.shape) if not tensor.is_nested else (), strides, values)
+        return Digest(*form(tensor), checksum(tensor, exact))
+
+
+def form(tensor) -> tuple:
+    """dtype, shape and strides as a ``Digest`` has them."""
+    dense = tensor.layout == torch.strided and not tensor.is_nested
+    return (
+        str(tensor.dtype),
+        tuple(tensor.shape) if not tensor.is_nested else (),
+        tuple(tensor.stride()) if dense else (),
+    )
+
+
+def checksum(tensor, exact: bool = False) -> str:
+    """128 bits over every bit of a tensor's elements in the order of memory.
+
+    Up to 16 KiB, and always where ``exact``, they are the BLAKE2b hash of the bytes. A larger tensor is read as rows of
+    1021 words of 64 bits, the rows are added column by column modulo 2**64, and the sums are hashed with the words that
+    are left over; that costs one pass at the speed of memory. Whatever changes one word is seen. A change that does
+    not depend on the checksum passes unseen where the sums of all columns stay the same: with probability 2**-64
+    for each changed column if the differences are spread over all bits. Rows that change places are not seen, nor is
+    the top bit changed an even number of times in every column: ask for ``exact`` where that could be.
+
+    Returns
+    -------
+    32 hexadecimal digits; empty where there are no values (meta, fake, nested, below a transform of ``torch.func``).
+    """
+    if tensor.is_nested or tensor.is_meta or isinstance(tensor, FakeTensor):
+        return ""
+    if _functorch.peek_interpreter_stack() is not None:
+        if _functorch.is_functorch_wrapped_tensor(tensor):
+            return ""
+        with temporarily_clear_interpreter_stack():
+            return checksum(tensor, exact)
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    elif tensor.is_quantized:
+        tensor = tensor.int_repr()
+    flat = memory_order(tensor.detach().resolve_conj().resolve_neg()).contiguous()
+    if flat.device.type != "cpu" and not exact and flat.nbytes > WHOLE:
+        return _on_device(flat)
+    data = flat.cpu().view(torch.uint8).numpy()
+    if exact or data.size <= WHOLE:
+        return hashlib.blake2b(data.data, digest_size=16).hexdigest()
+    rows = data.size // (8 * COLUMNS)
+    end = rows * 8 * COLUMNS
+    words = torch.from_numpy(data[:end].view(np.int64))  # flat.view(int64) wants a whole number of words
+    return _hashed(words.view(rows, COLUMNS).sum(0).numpy(), data[end:])
+
+
+def _on_device(flat) -> str:
+    """The same sums where the tensor is, so that little is copied."""
+    data = flat.view(torch.uint8)
+    if data.storage_offset() % 8:
+        data = data.clone()
+    rows = data.numel() // (8 * COLUMNS)
+    end = rows * 8 * COLUMNS
+    sums = data[:end].view(torch.int64).view(rows, COLUMNS).sum(0)
+    return _hashed(sums.cpu().numpy(), data[end:].cpu().numpy())
+
+
+def _hashed(sums, rest) -> str:
+    state = hashlib.blake2b(sums.data, digest_size=16)
+    state.update(rest.data)
+    return state.hexdigest()
 
 
 def _settable(tensor) -> bool:
     """Whether storage, offset, shape and strides are all that there is to the tensor."""
     dense = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_nested
     lazy = tensor.is_conj() or tensor.is_neg()
-    return dense and not lazy and not _functorch.is_functorch_wrapped_tensor(tensor) and type(tensor) in _PLAIN
+    return type(tensor) in _PLAIN and dense and not lazy and not _functorch.is_functorch_wrapped_tensor(tensor)
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -217,12 +251,20 @@ def _storage(tensor):
         return 0
 
 
-def _resolved(target) -> bool:
-    try:
-        apis.resolve(target)
-    except SortError:
-        return False
-    return True
+_RESOLVED = {}
+
+
+def resolved(target) -> bool:
+    """Whether the name in a record leads back to a function."""
+    known = _RESOLVED.get(target)
+    if known is None:
+        try:
+            apis.resolve(target)
+            known = True
+        except SortError:
+            known = False
+        _RESOLVED[target] = known
+    return known
 
 
 def _opaque(value) -> bool:

@@ -64,7 +64,7 @@ def fake_trace(entry, seed: int = 0, records: bool = True):
             f"model {entry.name!r}: takes a decision by the values of a tensor {where}; it cannot be captured without"
             " values, trace it as usual"
         ) from error
-    return dataclasses.replace(graph, notes=(*graph.notes, NOTE)), found
+    return dataclasses.replace(graph, notes=(*graph.notes, NOTE), evidence=None), found
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import weakref
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch._C import _functorch
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -33,8 +34,10 @@ class _Write(NamedTuple):
     region: _Region
 
 
-class _Memory:
+class Memory:
     """One storage: the output that it was made for (None if no traced call made it), and all later writes."""
+
+    __slots__ = ("reference", "maker", "writes", "exposed", "__weakref__")
 
     def __init__(self, reference, maker=None):
         self.reference, self.maker = reference, maker
@@ -46,7 +49,7 @@ class _Made(NamedTuple):
     reference: weakref.ref
     node: int
     output: int
-    memory: _Memory | None
+    memory: Memory | None
     writes: int  # how many writes of the memory had happened
 
 
@@ -60,27 +63,23 @@ class Producers:
     def __init__(self):
         self._objects = {}
         self._memories = {}
+        self._held = {}  # id -> (tensor, its memory) of tensors that no call had made when they were met
 
     def made(self, tensor, node, output):
         """Note that call ``node`` returned the tensor as its output number ``output``."""
-        memory = self._memory(tensor, (node, output))
-        self._objects[id(tensor)] = _Made(
-            weakref.ref(tensor), node, output, memory, len(memory.writes) if memory else 0
-        )
+        memory = self.memory(tensor, (node, output))
+        writes = len(memory.writes) if memory is not None else 0
+        self._objects[id(tensor)] = _Made(weakref.ref(tensor), node, output, memory, writes)
 
     def wrote(self, tensor, node, output=0):
         """Note that call ``node`` wrote into the tensor's memory."""
-        memory = self._memory(tensor)
+        memory = self.memory(tensor)
         if memory is not None:
             memory.writes.append(_Write(node, output, _region(tensor)))
 
-    def seen(self, tensor):
-        """Note that a call reads the tensor; memory met here first was made by no traced call."""
-        self._memory(tensor)
-
     def expose(self, tensor):
         """Note that the tensor's memory was given to code that PyTorch does not see."""
-        memory = self._memory(tensor)
+        memory = self.memory(tensor)
         if memory is not None:
             memory.exposed = True
 
@@ -88,40 +87,50 @@ class Producers:
         """Note that the tensor now holds another one's memory (``tensor.data = value``)."""
         source = self.find(value)
         self._objects.pop(id(tensor), None)
+        self._held.pop(id(tensor), None)
         if source is not None:
             self.made(tensor, source.node, source.output)
 
-    def find(self, tensor) -> Source | None:
-        """The last writer, or None for a tensor that no traced call wrote."""
+    def returned(self, tensor) -> tuple[int, int] | None:
+        """(node, output) of the call that returned this very object last, whoever wrote into it since."""
         made = self._objects.get(id(tensor))
+        return (made.node, made.output) if made is not None and made.reference() is tensor else None
+
+    def find(self, tensor) -> Source | None:
+        """The last writer, or None for a tensor that no traced call wrote.
+
+        Memory met here first was made by no traced call.
+        """
+        made = self._objects.get(id(tensor))
+        if made is None:
+            held, memory = self._held.get(id(tensor), (None, None))
+            if held is tensor and not memory.writes:
+                return None
         if made is not None and made.reference() is not tensor:  # the id of a dead object was given to another
             made = None
-        memory = self._memories.get(_key(tensor))
+        memory = self.memory(tensor)
         if made is not None and made.memory is not memory:
             made = None  # the object was pointed to other memory
-        if memory is not None and memory.writes:
+        if memory is not None and memory.writes and (made is None or made.writes < len(memory.writes)):
             region = _region(tensor)
             for write in reversed(memory.writes[made.writes if made else 0 :]):
                 if _overlap(write.region, region):
                     return Source(write.node, write.output, True)
         if made is not None:
             return Source(made.node, made.output, False)
-        return Source(*memory.maker, True) if memory is not None and memory.maker else None
+        if memory is None or memory.maker:
+            return None if memory is None else Source(*memory.maker, True)
+        if isinstance(tensor, torch.nn.Parameter):
+            self._held[id(tensor)] = (tensor, memory)
+        return None
 
-    def stamp(self, tensor):
-        """Changes when the tensor's values or form may have changed; never equal for memory that others may write."""
-        memory = self._memory(tensor)
-        if memory is None:
-            return version(tensor)
-        form = (tensor.shape, tensor.stride())
-        return object() if memory.exposed else (id(memory), len(memory.writes), version(tensor), form)
-
-    def _memory(self, tensor, maker=None):
+    def memory(self, tensor, maker=None) -> Memory | None:
+        """The record of the tensor's storage; ``maker`` is taken where it is met for the first time."""
         key = _key(tensor)
         memory = self._memories.get(key)
         if memory is None and key is not None:
             # The weak reference keeps the address from being given to another storage, not the values.
-            memory = self._memories[key] = _Memory(StorageWeakRef(_inner(tensor).untyped_storage()), maker)
+            memory = self._memories[key] = Memory(StorageWeakRef(_inner(tensor).untyped_storage()), maker)
         return memory
 
 
@@ -138,8 +147,10 @@ def _inner(tensor):
 
 
 def _key(tensor):
+    if _functorch.peek_interpreter_stack() is not None:
+        tensor = _inner(tensor)
     try:
-        return _inner(tensor).untyped_storage()._cdata
+        return tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
         return None  # sparse and similar tensors have no storage to share
 

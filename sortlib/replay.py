@@ -1,10 +1,11 @@
 """The proof of a trace: its calls run again, in order, must give every tensor back bit for bit.
 
 What a graph and its records do not hold is kept as ``Evidence`` while the model runs: the tensors that no traced call
-made (parameters, buffers, inputs, constants) and a digest of every output. Then the model is no longer needed::
+made (parameters, buffers, inputs, constants) and a digest of every output. The graph carries it, and the model is no
+longer needed::
 
-    graph, records, evidence = capture(model, *args, **kwargs)
-    print(replay(graph, records, evidence).describe())
+    graph, records = sortlib.trace(model, *args, **kwargs)
+    print(graph.replay(records).describe())
 """
 
 from __future__ import annotations
@@ -15,12 +16,11 @@ from dataclasses import dataclass
 import torch
 
 from sortlib import apis
-from sortlib.evidence import UNINITIALISED, Digest, Evidence, Made, capture, digest, random_states
+from sortlib.errors import SortError
+from sortlib.evidence import UNINITIALISED, Digest, Made, digest, random_states
 from sortlib.features import TensorFeatures, map_tensors
 from sortlib.graph import ApiGraph
-from sortlib.tracing import _output_tensors
-
-__all__ = ["Evidence", "Replay", "capture", "replay"]
+from sortlib.recorder import _output_tensors
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Replay:
         return f"{self.graph}: differs first in {self.difference}{left}"
 
 
-def replay(graph: ApiGraph, records, evidence: Evidence) -> Replay:
+def replay(graph: ApiGraph, records) -> Replay:
     """Run the recorded calls again and compare every output with its digest.
 
     Arguments come from the edges (the output of the producing call), from the records (everything that is no
@@ -68,12 +68,25 @@ def replay(graph: ApiGraph, records, evidence: Evidence) -> Replay:
 
     Parameters
     ----------
-    graph, records, evidence : of one ``capture``.
+    graph, records : of one run, traced in this process.
 
     Returns
     -------
     ``Replay``; it ends at the first call that raises or differs.
+
+    Raises
+    ------
+    SortError
+        The graph holds no evidence, or the records are not one for each of its nodes.
     """
+    evidence = graph.evidence
+    if evidence is None:
+        raise SortError(
+            f"graph {graph.name!r} was loaded, sent here or traced without records; a replay needs parameters and"
+            " inputs: trace the model again and replay what sortlib.trace returns"
+        )
+    if len(records) != len(graph.nodes):
+        raise SortError(f"graph {graph.name!r} has {len(graph.nodes)} calls, but {len(records)} records were given")
     memory = _Memory(evidence)
     wired = {(e.dst, w.path): Made(e.src, w.output) for e, w in zip(graph.edges, graph.wires, strict=True)
              if not w.alias}  # fmt: skip
@@ -97,7 +110,7 @@ def replay(graph: ApiGraph, records, evidence: Evidence) -> Replay:
             else:
                 try:
                     outputs = _again(node, record, sources, live, memory, evidence)
-                    difference = _difference(outputs, evidence.digests[node])
+                    difference = _difference(outputs, evidence.digests[node], evidence.exact)
                 except Exception as error:  # whatever a call can raise is the result here
                     difference = f"raised {type(error).__name__}: {' '.join(str(error).split())}"
                 if difference:
@@ -136,11 +149,11 @@ def _again(node, record, sources, live, memory, evidence):
     return outputs
 
 
-def _difference(outputs, digests) -> str:
+def _difference(outputs, digests, exact) -> str:
     if len(outputs) != len(digests):
         return f"{len(outputs)} outputs instead of {len(digests)}"
     for position, (output, then) in enumerate(zip(outputs, digests, strict=True)):
-        now = digest(output)
+        now = digest(output, exact)
         for part in Digest._fields:
             before, after = getattr(then, part), getattr(now, part)
             if before != after:

@@ -1,6 +1,7 @@
 """The store of records: an equal list comes back, and what cannot be read is refused in one line."""
 
 import json
+from collections import Counter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,8 +12,9 @@ from torch import nn
 from sortlib.apis import Argument
 from sortlib.errors import SortError
 from sortlib.features import CallRecord, measure
+from sortlib.record_store import RecordStore
 from sortlib.records import SCHEMA_VERSION, load_records, save_records
-from sortlib.tracing import trace
+from sortlib.tracing import Tracer, trace
 
 
 class Model(nn.Module):
@@ -41,6 +43,78 @@ def test_records_come_back_equal(records, tmp_path):
 def test_no_records_are_a_store_too(tmp_path):
     save_records([], tmp_path / "none.parquet")
     assert load_records(tmp_path / "none.parquet") == []
+
+
+def test_a_store_of_version_1_is_read(records, tmp_path):
+    """Version 1 had neither gradients nor numbers of forms."""
+    path = tmp_path / "old.parquet"
+    save_records(records, path)
+    old = pq.read_table(path).drop_columns(["input_gradients", "output_gradients", "forms"])
+    pq.write_table(old.replace_schema_metadata({"sort_record_version": "1"}), path)
+    assert load_records(path) == records
+    assert list(RecordStore(path).find("conv2d")) == [0]
+
+
+def test_gradients_come_back(tmp_path):
+    _, records = Tracer(backward=True).run(Model().train(), torch.randn(2, 3, 6, 6))
+    save_records(records, tmp_path / "records.parquet")
+    assert load_records(tmp_path / "records.parquet") == records and any(r.output_gradients for r in records)
+
+
+# ---- the store as an index ----
+
+
+def test_records_are_found_by_the_form_of_their_arguments(tmp_path):
+    """Compared with a search through all records, over two files."""
+    everything = []
+    for size in (6, 7):
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.ReLU()).eval()
+        _, records = Tracer(f"model{size}").run(model, torch.randn(1, 3, size, 6))
+        save_records(records, tmp_path / f"{size}.parquet")
+        everything += records
+    store = RecordStore(tmp_path)
+    assert len(store) == len(everything) == 10
+    assert store.apis == dict(Counter(record.api for record in everything))
+    for record in everything:
+        arguments = dict(record.tensors())
+        for given in (arguments, dict(list(arguments.items())[:1])):
+            rows = store.find(record.api, given)
+            expected = [
+                row for row, other in enumerate(everything) if other.api == record.api
+                and all(dict(other.tensors()).get(at) and dict(other.tensors())[at].signature == f.signature
+                        for at, f in given.items())
+            ]  # fmt: skip
+            assert list(rows) == expected
+            assert store.records(rows) == [everything[row] for row in rows]
+
+
+def test_layouts_are_given_by_name_or_by_strides(records, tmp_path):
+    save_records(records, tmp_path / "records.parquet")
+    store = RecordStore(tmp_path / "records.parquet")
+    shape = (1, 3, 6, 6)
+    found = [list(store.find("conv2d", {"input": form})) for form in (
+        ("float32", shape), ("float32", shape, "contiguous"), ("float32", shape, (108, 36, 6, 1)),
+        ("float32", shape, "channels_last"), ("float64", shape), ("float32", (1, 3, 6, 7)))]  # fmt: skip
+    assert found == [[0], [0], [0], [], [], []]
+
+
+def test_mistakes_in_a_search_are_one_line(records, tmp_path):
+    save_records(records, tmp_path / "records.parquet")
+    store = RecordStore(tmp_path)
+    with pytest.raises(SortError, match="^no record of API 'linear'; recorded: batch_norm, cat, "):
+        store.find("linear")
+    with pytest.raises(SortError, match="^argument input: 'float32' is no form; valid: TensorFeatures or "):
+        store.find("conv2d", {"input": "float32"})
+    with pytest.raises(SortError, match="^no record 11; the store holds 11$"):
+        store.records([11])
+    (tmp_path / "none").mkdir()
+    with pytest.raises(SortError, match="no record file"):
+        RecordStore(tmp_path / "none")
+    save_records([], tmp_path / "none" / "empty.parquet")
+    assert len(RecordStore(tmp_path / "none")) == 0
+
+
+# ---- content ----
 
 
 def test_every_kind_of_argument_survives(tmp_path):
@@ -74,7 +148,7 @@ def test_other_versions_are_refused_in_one_line(records, tmp_path):
         with pytest.raises(
             SortError,
             match=f"^records.parquet holds records of version {version}; this sortlib reads "
-            f"{SCHEMA_VERSION}. Trace the models again$",
+            f"1 and {SCHEMA_VERSION}. Trace the models again$",
         ):
             load_records(path)
 

@@ -1,6 +1,7 @@
 """A trace proves itself: its calls run again must give every tensor back bit for bit, and a wrong trace must not."""
 
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
@@ -8,18 +9,20 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sortlib.evidence import capture, digest
+from sortlib.errors import SortError
+from sortlib.evidence import checksum, digest
+from sortlib.graph import ApiGraph
 from sortlib.replay import replay
-from sortlib.tracing import TraceError
+from sortlib.tracing import TraceError, Tracer, trace
 from sortlib.zoo import load_zoo, prepare
 
 X = torch.linspace(-1, 1, 24).reshape(4, 6)
 
 
-def proof(model, *args, **options):
+def proof(model, *args, open=(), exact=False, **kwargs):
     """Replay twice: the first must leave everything as the second needs it."""
-    graph, records, evidence = capture(model, *args, **options)
-    first, second = (replay(graph, records, evidence) for _ in range(2))
+    graph, records = Tracer(open=open, exact=exact).run(model, *args, **kwargs)
+    first, second = (graph.replay(records) for _ in range(2))
     assert first == second
     assert first.ok, first.describe()
     assert first.calls + len(first.skipped) == len(graph.nodes)
@@ -180,10 +183,10 @@ def two_layers():
 
 def test_a_changed_weight_is_found_at_the_first_call_that_reads_it():
     model = two_layers()
-    graph, records, evidence = capture(model, X)
+    graph, records = trace(model, X)
     with torch.no_grad():
         model[2].weight[0, 0] += 1e-6
-    result = replay(graph, records, evidence)
+    result = replay(graph, records)
     assert not result.ok and (result.node, result.calls) == (2, 2)
     assert result.describe().startswith("Sequential: differs first in call 2 (linear, module 2, test_replay.py:")
     assert result.describe().endswith("output 0: values differ")
@@ -194,18 +197,18 @@ def test_a_wrong_edge_a_wrong_argument_and_a_wrong_api_are_found():
         one, two = x.relu(), x.abs()
         return F.leaky_relu(one - two, 0.1)
 
-    graph, records, evidence = capture(model, X)
+    graph, records = trace(model, X)
     edges = tuple(e._replace(src=1 - e.src) if e.dst == 2 else e for e in graph.edges)
-    result = replay(dataclasses.replace(graph, edges=edges), records, evidence)
+    result = replay(dataclasses.replace(graph, edges=edges), records)
     assert result.node == 2 and result.difference.endswith("output 0: values differ")
     last = records[3]
     slope = tuple(a._replace(value=0.2) if a.value == 0.1 else a for a in last.arguments)
-    result = replay(graph, [*records[:3], dataclasses.replace(last, arguments=slope)], evidence)
+    result = replay(graph, [*records[:3], dataclasses.replace(last, arguments=slope)])
     assert result.node == 3
-    result = replay(graph, [dataclasses.replace(records[0], target="torch.Tensor.sigmoid"), *records[1:]], evidence)
+    result = replay(graph, [dataclasses.replace(records[0], target="torch.Tensor.sigmoid"), *records[1:]])
     assert result.node == 0
     wires = tuple(w._replace(output=1) for w in graph.wires)
-    result = replay(dataclasses.replace(graph, wires=wires), records, evidence)
+    result = replay(dataclasses.replace(graph, wires=wires), records)
     assert result.difference.endswith("raised LookupError: argument input: call 0 has no output 1")
 
 
@@ -219,12 +222,70 @@ def test_a_digest_tells_form_and_every_bit():
     assert digest(zero.to_sparse()).values == digest(zero).values
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.uint8, torch.complex64])
+def test_a_checksum_sees_every_single_bit_of_a_large_tensor(dtype):
+    words = 3 * 1021 * 8 + 5  # three rows and a rest
+    data = torch.arange(3 * words, dtype=torch.int32).view(torch.uint8)[: words * 8]
+    tensor = data.view(dtype)
+    right = checksum(tensor)
+    for place in (0, 1021 * 8, 2 * 1021 * 8 + 4, words * 8 - 1):
+        for bit in (1, 128):
+            data[place] ^= bit
+            assert checksum(tensor) != right
+            data[place] ^= bit
+    assert checksum(tensor) == right == checksum(tensor.clone())
+    assert checksum(tensor) != checksum(tensor.roll(1)) and checksum(tensor) != checksum(tensor.flip(0))
+
+
+def test_what_a_checksum_cannot_see_an_exact_one_does():
+    """Two rows of 1021 words that change places; its docstring says so."""
+    tensor = torch.arange(4 * 1021, dtype=torch.int64)
+    swapped = tensor.reshape(4, 1021)[[1, 0, 2, 3]].reshape(-1).contiguous()
+    assert checksum(tensor) == checksum(swapped) and checksum(tensor, exact=True) != checksum(swapped, exact=True)
+
+
+def test_a_replay_by_exact_hashes():
+    proof(nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU()), torch.randn(2, 3, 40, 40), exact=True)
+
+
+def test_views_of_a_tensor_share_its_checksum():
+    def model(x):
+        return [(x * 2).view(-1).view(x.shape).transpose(0, 1), x.mul(2).to(memory_format=torch.channels_last)]
+
+    graph, _ = proof(model, torch.randn(2, 32, 24, 24))
+    form = {node.api: d[0] for node, d in zip(graph.nodes, graph.evidence.digests, strict=True)}
+    assert form["view"].values == form["transpose"].values and form["view"].strides != form["transpose"].strides
+
+
+def test_a_graph_from_a_file_says_what_a_replay_needs(tmp_path):
+    graph, records = trace(two_layers(), X)
+    graph.save(tmp_path / "graph.json")
+    message = (
+        "^graph 'Sequential' was loaded, sent here or traced without records; a replay needs parameters and inputs:"
+        " trace the model again and replay what sortlib.trace returns$"
+    )
+    for other in (ApiGraph.load(tmp_path / "graph.json"), pickle.loads(pickle.dumps(graph)), graph.without_evidence()):
+        assert other == graph
+        with pytest.raises(SortError, match=message):
+            other.replay(records)
+    with pytest.raises(SortError, match="^graph 'Sequential' has 3 calls, but 2 records were given$"):
+        graph.replay(records[:2])
+    assert Tracer(records=False).run(two_layers(), X)[0].evidence is None
+
+
+def test_the_evidence_holds_parameters_and_inputs_and_no_activation():
+    model, x = two_layers(), X.clone()
+    graph, _ = trace(model, x)
+    held = {id(external.tensor) for external in graph.evidence.externals}
+    assert held == {id(x), *map(id, model.parameters())} and not graph.evidence.before
+
+
 def test_the_random_generator_goes_on_as_if_nothing_had_happened():
-    graph, records, evidence = capture(random, X)
+    graph, records = trace(random, X)
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
-    assert replay(graph, records, evidence).ok
+    assert replay(graph, records).ok
     assert torch.equal(torch.rand(2), expected)
 
 
@@ -233,7 +294,7 @@ def test_a_model_that_raises_keeps_what_was_seen():
         return x.relu() @ torch.ones(7, 7)
 
     with pytest.raises(TraceError, match=r"broken raised RuntimeError in .*call 2 \(matmul\)") as caught:
-        capture(broken, X)
+        trace(broken, X)
     assert [node.api for node in caught.value.graph.nodes] == ["relu", "ones"]
 
 
@@ -260,5 +321,5 @@ def test_the_quick_zoo_replays(one_thread, name):
     pytest.importorskip("mmpretrain")
     quick = load_zoo("quick")
     model, [(args, kwargs), _] = prepare(quick.entry(name), quick)
-    result = replay(*capture(model, *args, name=name, **kwargs))
+    result = replay(*Tracer(name).run(model, *args, **kwargs))
     assert result.ok and not result.skipped, result.describe()

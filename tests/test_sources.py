@@ -10,7 +10,6 @@ import torch
 
 from sortlib.config import data_dir
 from sortlib.errors import SortError
-from sortlib.evidence import capture
 from sortlib.replay import replay
 from sortlib.tracing import Tracer, trace
 from sortlib.zoo import Inputs, ZooEntry, load_zoo, prepare, samples
@@ -66,7 +65,7 @@ def test_the_torchvision_zoo_has_detection_and_segmentation():
 def test_a_model_is_traced_and_its_trace_replays_bit_for_bit(zoo, name):
     model, calls = prepared(zoo, name)
     args, kwargs = calls[0]
-    result = replay(*capture(model, *args, name=name, **kwargs))
+    result = replay(*Tracer(name).run(model, *args, **kwargs))
     assert result.ok and not result.skipped, result.describe()
     assert result.calls > 20
 
@@ -282,3 +281,20 @@ def test_the_same_seed_gives_the_same_graph_and_records():
     first, second = (Tracer("bert").run(model, **kwargs) for model, [(_, kwargs), _] in
                      (prepared("transformers", "bert") for _ in range(2)))  # fmt: skip
     assert first[0] == second[0] and first[1] == second[1]
+
+
+@pytest.mark.parametrize("source", ["timm", "torchvision", "custom"])
+def test_a_package_that_only_one_model_needs_is_named(tmp_path, monkeypatch, source):
+    def needs(*args, **kwargs):
+        raise ModuleNotFoundError("No module named 'natten.functional'", name="natten.functional")
+
+    if source == "custom":
+        file = tmp_path / "mine.py"
+        file.write_text("def net():\n    import natten.functional\n")
+        entry = ZooEntry(name="net", source="custom", model=f"{file}:net")
+    else:
+        module = pytest.importorskip("timm" if source == "timm" else "torchvision.models")
+        monkeypatch.setattr(module, "create_model" if source == "timm" else "get_model", needs)
+        entry = ZooEntry(name="net", source=source, model="resnet18")
+    with pytest.raises(SortError, match="^model 'net' needs the package natten: pip install natten$"):
+        prepare(entry)

@@ -15,6 +15,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
+from sortlib import features, readings
 from sortlib.errors import SortError
 from sortlib.tracing import TraceError, Tracer, trace
 
@@ -364,6 +365,20 @@ def test_values_written_by_unseen_code_are_measured_anew():
 
     _, records = trace(model, X)
     assert arguments(records[-1])["input"].minimum == 7.0
+
+
+def test_parameters_are_read_once_in_a_process_and_again_after_a_write(monkeypatch):
+    model, read = nn.Linear(3, 3), []
+    trace(model, X)
+    monkeypatch.setattr(readings, "take", lambda tensor: read.append(tensor) or features.take(tensor))
+    _, records = trace(model, X)
+    assert not any(tensor is p for tensor in read for p in model.parameters())
+    # PyTorch counts only the second of these writes.
+    for number, write in enumerate((lambda p: p.data.fill_(7), lambda p: p.fill_(8)), 7):
+        with torch.no_grad():
+            write(model.weight)
+        _, records = trace(model, X)
+        assert arguments(records[0])["weight"].minimum == arguments(records[0])["weight"].maximum == number
 
 
 def test_an_id_that_is_used_again_makes_no_edge():

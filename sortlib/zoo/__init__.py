@@ -120,8 +120,14 @@ def _named(prefix):
 
 def _load(entry, seed):
     """Model in evaluation mode and its own samples or None."""
-    with seeded(seed):
-        model, own = _source(entry.source).load(entry, seed)
+    try:
+        with seeded(seed):
+            model, own = _source(entry.source).load(entry, seed)
+    except ModuleNotFoundError as error:  # of what the model needs; a source itself is missing with its own words
+        package = (error.name or str(error)).partition(".")[0]
+        raise SortError(f"model {entry.name!r} needs the package {package}: pip install {package}") from error
+    except ImportError as error:
+        raise SortError(f"model {entry.name!r} cannot be imported: {' '.join(str(error).split())}") from error
     return model.eval(), own
 
 

@@ -28,7 +28,7 @@ def load(entry, seed):
     function = find(entry)
     try:
         result = function(**entry.options)
-    except SortError:
+    except (SortError, ModuleNotFoundError):
         raise
     except Exception as error:
         # Chained, so that a notebook shows the user's own frames as well.

@@ -1,0 +1,354 @@
+"""The mode that sees every call: graph, records and evidence in one pass, without keeping any activation."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from sortlib import apis
+from sortlib.evidence import Digest, Keeper, form
+from sortlib.features import CallRecord, TensorFeatures, map_tensors, plain
+from sortlib.graph import ApiGraph, Edge, Node, Wire
+from sortlib.producers import Producers, version
+from sortlib.readings import Readings
+
+# Calls after which code outside PyTorch may write into a tensor's memory.
+_EXPOSING = {"numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage"}
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+# Types of arguments that hold no tensor and are recorded as they are.
+_ATOMS = {
+    bool, int, float, complex, str, type(None), torch.Size, torch.dtype, torch.device, torch.memory_format,
+    torch.layout,
+}  # fmt: skip
+
+
+class _Plan(NamedTuple):
+    """What is the same for all calls of one function with as many arguments.
+
+    ``slots`` holds (name, kind, place of the value); None where the names depend on the values. ``silent`` calls name
+    no argument that they write.
+    """
+
+    api: apis.Api
+    slots: tuple | None
+    silent: bool
+    random: bool
+    form_only: bool
+
+
+_PLANS = {}
+
+
+def plan_of(func, count, keywords) -> _Plan:
+    """The plan of a call with ``count`` positional arguments and these keywords."""
+    key = (func, count, *keywords)
+    found = _PLANS.get(key)
+    if found is None:
+        found = _PLANS[key] = _plan(apis.identify(func), count, keywords)
+    return found
+
+
+def _plan(api, count, keywords):
+    by_value = api.name in apis.RECURRENT or any(api.name == name for name, _ in apis.IF_TENSOR)
+    if by_value or (keywords and api.target.rpartition(".")[2] in apis.REFLECTED):
+        slots = None
+    else:
+        bound = apis.bind(api, tuple(range(count)), {name: name for name in keywords})
+        slots = tuple((name, kind, value[0] if kind == "variadic" and value else value) for name, value, kind in bound)
+        if any(kind == "variadic" and value == () for _, kind, value in slots):
+            slots = None
+    names = {name for name, _, _ in slots or ()}
+    silent = slots is not None and not api.inplace and not {"inplace", "out"} & names
+    silent = silent and api.name not in apis.HIDDEN_WRITES
+    random = api.name in apis.RANDOM or api.name in apis.RANDOM_WITH
+    return _Plan(api, slots, silent, random, apis.form_only(api))
+
+
+class Recorder(TorchFunctionMode):
+    """One run of one model.
+
+    Parameters
+    ----------
+    name, sample : of the graph and the records.
+    modules : (path, module) of every module.
+    roles : id -> (tensor, role) of the tensors that exist before the run.
+    records : whether to keep records and the evidence for a replay.
+    opened : function -> what runs in its place.
+    exact : see ``sortlib.evidence.checksum``.
+    gradients : ``sortlib.gradients.Gradients`` or None.
+    """
+
+    def __init__(self, name, sample, modules, roles, records=True, opened=None, exact=False, gradients=None):
+        super().__init__()
+        self.name, self.sample, self.recording, self.opened = name, sample, records, opened or {}
+        self.paths = {}
+        for path, module in modules:
+            self.paths.setdefault(id(module), path)
+        self.roles = roles
+        self.nodes, self.edges, self.wires, self.calls = [], [], [], []
+        self.producers = Producers()
+        self.readings = Readings(self.producers)
+        self.keeper = Keeper(self.producers, exact) if records else None
+        self.gradients = gradients
+        self.outputs_of = []  # number of output tensors of each node
+        self.stack = [""]
+        self.strange = []  # places of tensors of unknown origin
+        self.strange_ids = {}
+        self.remarks = {}  # notes without their number
+        self.failed = None  # (exception, API) of the last call that raised
+
+    def modules(self):
+        """A block within which the running module is known."""
+        return _ModuleHooks(self)
+
+    def place(self, error) -> str:
+        """Module and call at which an exception left the model."""
+        path, step = "", error.__traceback__
+        while step:
+            path = self.paths.get(id(step.tb_frame.f_locals.get("self")), path)
+            step = step.tb_next
+        last = f"after call {len(self.nodes) - 1} ({self.nodes[-1].api})" if self.nodes else "before the first call"
+        if self.failed and self.failed[0] is error:
+            last = f"call {len(self.nodes)} ({self.failed[1]}), {last}"
+        return f"module {path or '(top)'}, {last}"
+
+    # -- calls --
+
+    def __torch_function__(self, func, types_, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in self.opened:
+            with self:
+                return self.opened[func](*args, **kwargs)
+        plan = plan_of(func, len(args), kwargs)
+        api = plan.api
+        if api.query:
+            return self._query(api, func, args, kwargs)
+        tensors = []  # (path, tensor)
+        arguments = _bound(plan, args, kwargs, tensors)
+        found = [self.producers.find(tensor) for _, tensor in tensors]
+        names = () if plan.silent else apis.written_arguments(api, arguments)
+        if self.recording:
+            bound = self._features(arguments, tensors, found)
+            pending = self.keeper.before(func, names, tensors, found)
+        else:
+            bound = pending = ()
+        slots = self.gradients.read(tensors) if self.gradients else ()
+        versions = [version(tensor) for _, tensor in tensors]
+        try:
+            result = func(*args, **kwargs)
+        except Exception as error:
+            self.failed = (error, api.name)
+            raise
+        outputs = _output_tensors(result)
+        if names or plan.form_only:
+            written = [tensor for path, tensor in tensors if path[0] in names]
+        else:  # whose count of writes has grown
+            written = [t for (_, t), before in zip(tensors, versions, strict=True) if before != version(t)]
+        if not outputs and result is None:
+            outputs = written  # for example __setitem__, which returns nothing
+        if not outputs:
+            if api.name in _EXPOSING:
+                for _, tensor in tensors:
+                    self.producers.expose(tensor)
+            return result
+        node = len(self.nodes)
+        source = source_line()
+        inplace = not plan.silent and apis.writes_in_place(api, arguments)
+        self.nodes.append(Node.made(api.name, api.target, self.stack[-1], source, inplace))
+        self.outputs_of.append(len(outputs))
+        self._connect(node, api, tensors, found)
+        if self.recording:  # may still set fresh memory to zero
+            self.keeper.after(node, api, arguments, pending, tensors, outputs, written)
+        if written:
+            place = {id(tensor): position for position, tensor in enumerate(outputs)}
+            for tensor in written:
+                self.producers.wrote(tensor, node, place.get(id(tensor), 0))
+        for position, tensor in enumerate(outputs):
+            self.producers.made(tensor, node, position)
+        if self.gradients:
+            self.gradients.call(slots, outputs)
+        if self.recording:
+            random = plan.random and apis.is_random(api.name, arguments)
+            self._record(node, api, bound, tensors, outputs, inplace, random, source)
+        return result
+
+    def _query(self, api, func, args, kwargs):
+        pointing = api.target == "torch.Tensor.data.__set__"
+        origin = self.keeper.origin(args[1]) if pointing and self.recording else None
+        result = func(*args, **kwargs)
+        if pointing:
+            self.producers.replace(*args)
+            if self.recording:
+                self.keeper.pointed(args[0], origin)
+        elif api.target == "torch.autograd.grad":
+            self._remark("gradients that the model computes are constants here")
+        return result
+
+    def _connect(self, node, api, tensors, found):
+        for (path, tensor), producer in zip(tensors, found, strict=True):
+            if producer is None:
+                self._meet(tensor, node, api, path)
+                continue
+            several = self.outputs_of[producer.node] > 1
+            label = _label(api.name, path, producer.output, several, producer.alias)
+            self.edges.append(Edge(producer.node, node, label))
+            self.wires.append(Wire(path, producer.output, producer.alias))
+
+    def _meet(self, tensor, node, api, path):
+        """Note a tensor that no traced call wrote, and whether its origin is known."""
+        if id(tensor) in self.roles:
+            return
+        known = self.strange_ids.get(id(tensor))
+        if not (known and known() is tensor):
+            self.strange_ids[id(tensor)] = weakref.ref(tensor)
+            self.strange.append(f"call {node} ({api.name}), argument {'.'.join(map(str, path))}")
+
+    def _remark(self, text):
+        self.remarks[text] = self.remarks.get(text, 0) + 1
+
+    # -- records --
+
+    def _features(self, arguments, tensors, found):
+        """The arguments with features in place of tensors, taken before the call."""
+        inputs = {path: self._measure(tensor, source) for (path, tensor), source in zip(tensors, found, strict=True)}
+        nested = any(len(path) > 1 for path in inputs)
+        bound = []
+        for argument in arguments:
+            name, value, kind = argument
+            if isinstance(value, torch.Tensor):
+                argument = apis.Argument(name, inputs[name,], kind)
+            elif nested and type(value) not in _ATOMS:
+                argument = apis.Argument(name, map_tensors(value, lambda path, _: inputs[path], path=(name,)), kind)
+            bound.append(argument)
+        return tuple(bound)
+
+    def _measure(self, tensor, produced=True) -> TensorFeatures:
+        if produced:
+            return self.readings.features(tensor, "call")
+        role = self.roles.get(id(tensor), (None, "constant"))[1]
+        return self.readings.features(tensor, role) if role == "input" else self.readings.kept(tensor, role)
+
+    def _record(self, node, api, bound, tensors, outputs, inplace, random, source):
+        aliases = ()
+        if len(tensors) > 1:
+            first, aliases = {}, []
+            for path, tensor in tensors:
+                if id(tensor) in first:
+                    aliases.append((path, first[id(tensor)]))
+                first.setdefault(id(tensor), path)
+        features, digests = [], []
+        for tensor in outputs:
+            read, values = self.readings.output(tensor, self.keeper.evidence.exact)
+            features.append(read)
+            digests.append(Digest(*form(tensor), values))
+        self.keeper.evidence.digests.append(tuple(digests))
+        self.calls.append(
+            CallRecord(
+                self.name, node, self.sample, api.name, api.target, self.stack[-1], source, bound, tuple(features),
+                tuple(aliases), inplace, random,
+            )
+        )  # fmt: skip
+
+    def graph(self) -> ApiGraph:
+        """What was seen so far."""
+        notes = [f"{text} ({number} times)" for text, number in self.remarks.items()]
+        if self.strange:
+            notes.append(f"tensors that come from unseen code: {len(self.strange)}, the first in {self.strange[0]}")
+        evidence = self.keeper.evidence if self.keeper else None
+        return ApiGraph(self.name, tuple(self.nodes), tuple(self.edges), tuple(self.wires), tuple(notes), evidence)
+
+
+class _ModuleHooks:
+    """Keeps the path of the innermost running module."""
+
+    def __init__(self, recorder):
+        self.recorder = recorder
+
+    def __enter__(self):
+        stack, paths = self.recorder.stack, self.recorder.paths
+
+        def enter(module, args):
+            stack.append(paths.get(id(module), stack[-1]))
+
+        def leave(module, args, output):
+            stack.pop()
+
+        register = torch.nn.modules.module
+        self.handles = [
+            register.register_module_forward_pre_hook(enter),
+            register.register_module_forward_hook(leave, always_call=True),  # also where the model catches an error
+        ]
+
+    def __exit__(self, *exception):
+        for handle in self.handles:
+            handle.remove()
+
+
+_label = functools.lru_cache(1 << 14)(apis.edge_label)
+
+
+def _bound(plan, args, kwargs, tensors):
+    """The bound arguments, with their tensors noted in ``tensors``."""
+    if plan.slots is None:
+        given = apis.bind(plan.api, args, kwargs)
+    else:
+        given = [
+            (name, kwargs[name] if kind == "keyword" else args[place] if kind == "positional" else args[place:], kind)
+            for name, kind, place in plan.slots
+        ]
+    arguments = []
+    for name, value, kind in given:
+        held = type(value)
+        if held in _TENSORS:
+            tensors.append(((name,), value))
+        elif held not in _ATOMS and not (held is tuple and all(type(item) is int for item in value)):
+            value = plain(value)
+
+            def note(path, tensor):
+                tensors.append((path, tensor))
+                return tensor
+
+            map_tensors(value, note, path=(name,))
+        arguments.append(apis.Argument(name, value, kind))
+    return tuple(arguments)
+
+
+def _output_tensors(result):
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if isinstance(result, (tuple, list, dict)):
+        return [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    return []
+
+
+_TORCH = str(Path(torch.__file__).parent) + "/"
+_OWN = {str(Path(__file__).with_name(name)) for name in ("recorder.py", "tracing.py", "opening.py")}
+_SHORT = {}  # file name -> how it is shown; empty for torch and the tracer
+
+
+def source_line() -> str:
+    """``file.py:line`` of the innermost frame outside torch and the tracer."""
+    frame = sys._getframe(2)
+    while frame:
+        filename = frame.f_code.co_filename
+        short = _SHORT.get(filename)
+        if short is None:
+            short = _SHORT[filename] = _shown(filename)
+        if short:
+            return f"{short}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _shown(filename) -> str:
+    if filename in _OWN or filename.startswith(_TORCH):
+        return ""
+    marker = "site-packages/"
+    return filename.split(marker, 1)[1] if marker in filename else Path(filename).name
