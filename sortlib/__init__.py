@@ -41,4 +41,4 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted([*globals(), *__all__])
+    return __all__

@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from sortlib import apis
-from sortlib.errors import SortError
+from sortlib.errors import SortError, choices
 from sortlib.features import encode, map_tensors
 from sortlib.generation import CaseNode, TestCase
-from sortlib.judging import RANK, judge
+from sortlib.judging import RANK, Verdict, judge
 from sortlib.platform import Platform, require
 from sortlib.runner import evidence
 from sortlib.runner.campaign import campaign
@@ -260,6 +260,9 @@ def _read(path) -> list[dict]:
         for key in entry:
             if key not in _KEYS:
                 raise SortError(f"{where}: unknown key {key!r}; valid: {', '.join(sorted(_KEYS))}")
+        for rule, valid in (("paper", {"pass", "fail"}), ("evidence", {str(verdict) for verdict in Verdict})):
+            if rule in entry and str(entry[rule]) not in valid:
+                raise SortError(f"{where}: {rule}: {entry[rule]!r} is no verdict; valid: {choices(valid, len(valid))}")
         if not isinstance(entry["inputs"], dict):
             raise SortError(f"{where}: inputs must be names and NumPy expressions")
     return entries

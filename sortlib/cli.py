@@ -12,6 +12,9 @@ import typer
 
 from sortlib.errors import SortError
 
+_STUDIES = "Study file, or the name of a bundled one: quick, quick-uniform, paper, tiny."
+_ZOOS = "Zoo file, or the name of a bundled one: quick, paper, tiny, torchvision, timm, transformers."
+
 app = typer.Typer(
     help="Find numerical bugs in PyTorch and its backends with frequent API subgraphs of real models.",
     no_args_is_help=True,
@@ -36,9 +39,24 @@ def main():
         raise
 
 
+def _version(wanted: bool):
+    if wanted:
+        import sortlib
+
+        print(f"sortlib {sortlib.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+):
+    """Find numerical bugs in PyTorch and its backends with frequent API subgraphs of real models."""
+
+
 @app.command()
 def study(
-    file: Annotated[str, typer.Argument(help="Study file, or the name of a bundled one: quick, paper, tiny.")],
+    file: Annotated[str, typer.Argument(help=_STUDIES)],
     out: Annotated[Path | None, typer.Option(help="Directory of the study; runs/<name> by default.")] = None,
     reference: Annotated[str | None, typer.Option(help="Platform taken as reference instead of the file's.")] = None,
     candidate: Annotated[str | None, typer.Option(help="Platform under test instead of the file's.")] = None,
@@ -93,6 +111,11 @@ def finish(opened, notebooks, progress):
     counts = ", ".join(f"{number} {verdict}" for verdict, number in judged["evidence"].value_counts().items())
     print(f"\n{judged['case'].nunique()} cases, {len(judged)} calls: {counts}; "
           f"{(judged['paper'] == 'fail').sum()} fail the paper's rule")  # fmt: skip
+    for method, facts in opened.stage("baselines").get("methods", {}).items():
+        if facts["missing"]:
+            print(f"Not compared: {method} needs {facts['missing']}")
+    if set(judged["evidence"]) <= {"identical", "rounding", "amplified"}:
+        print("No call differs by more than rounding explains.")
     print("\nThe most interesting findings:")
     for place, row in enumerate(opened.findings.head(5).to_dict("records"), 1):
         print(f"{place}. {row['verdict']} {row['api']} ({row['calls']} calls, {row['reference']} against "
@@ -102,8 +125,10 @@ def finish(opened, notebooks, progress):
 @app.command()
 def mine(
     source: Annotated[Path, typer.Argument(help="Directory of a study, or of graphs from 'sortlib trace --out'.")],
-    min_support: Annotated[int, typer.Option(min=1, help="Graphs that must hold a pattern.")] = 5,
-    max_nodes: Annotated[int, typer.Option(min=2, help="Largest pattern.")] = 7,
+    min_support: Annotated[
+        int | None, typer.Option(min=1, help="Graphs that hold a pattern; the study's, or 5.")
+    ] = None,
+    max_nodes: Annotated[int | None, typer.Option(min=2, help="Largest pattern; the study's, or 7.")] = None,
     keep: Annotated[str, typer.Option(help="all, closed or maximal.")] = "all",
     include: Annotated[list[str] | None, typer.Option(help="API that each pattern must hold; repeatable.")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="API that no pattern may hold; repeatable.")] = None,
@@ -115,6 +140,8 @@ def mine(
     from sortlib.mining import report as mining_report
 
     graphs = mining_report.load_graphs(source)
+    default = mining_report.settings_of(source)
+    min_support, max_nodes = min_support or default["min_support"], max_nodes or default["max_nodes"]
     options = {"include": include or (), "exclude": exclude or (), "workers": workers}
     print(mining_report.text(graphs, min_support, max_nodes, keep, top, sweep, **options))
 
@@ -165,7 +192,12 @@ def check(
 
 
 @app.command()
-def zoo(name: Annotated[str, typer.Argument(help="Zoo file, or the name of a bundled one: quick, paper, tiny.")]):
+def zoo(
+    name: Annotated[
+        str,
+        typer.Argument(help=_ZOOS),
+    ],
+):
     """List the models of a zoo."""
     from sortlib.zoo import load_zoo
 
@@ -178,20 +210,29 @@ def zoo(name: Annotated[str, typer.Argument(help="Zoo file, or the name of a bun
 
 @app.command()
 def trace(
-    name: Annotated[str, typer.Argument(help="Zoo file, or the name of a bundled one: quick, paper, tiny.")],
+    name: Annotated[
+        str,
+        typer.Argument(help=_ZOOS),
+    ],
     model: Annotated[list[str] | None, typer.Option(help="Only this model; may be repeated.")] = None,
     out: Annotated[Path | None, typer.Option(help="Directory for the graphs as JSON.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Replay each trace and compare all bits.")] = False,
+    fake: Annotated[bool, typer.Option("--fake", help="Capture without computing, for models too big to run.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ):
     """Trace the models of a zoo and count calls, edges and APIs against the paper's statistics."""
     from sortlib.pipeline import trace_zoo
 
-    table, apis = trace_zoo(name, model, out, progress=not quiet)
+    table, apis, replays = trace_zoo(name, model, out, not quiet, verify, fake)
     print(table.to_string(index=False))
     calls = table["calls"]
     print(f"\n{len(table)} models: {calls.mean():.0f} calls on average, {calls.min()} to {calls.max()} "
           "(the paper's 49: 339, 29 to 1143)")  # fmt: skip
     print(f"{len(apis)} APIs, most frequent first: {', '.join(apis)}")
+    for replay in replays:
+        print(replay.describe())
+    if not all(replay.ok for replay in replays):
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":

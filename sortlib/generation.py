@@ -43,7 +43,7 @@ class CaseNode:
     random: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TestCase:
     """A pattern with everything needed to run it.
 
@@ -64,6 +64,9 @@ class TestCase:
     edges: tuple[tuple[int, int, str], ...]
     seed: int
     sampler: str
+
+    def __repr__(self):
+        return f"TestCase({self.id!r}: {', '.join(node.api for node in self.nodes)})"
 
     def to_json(self) -> dict:
         """The form that workers and stores read."""
@@ -106,7 +109,7 @@ def generate(
     Parameters
     ----------
     patterns : mined from ``graphs``, with at least one embedding each.
-    records : of those graphs, of any number of samples.
+    records : of those graphs, of any number of samples; one list, or a list of lists as ``trace`` returns them.
     per_pattern : cases of each pattern; they differ in the join, or at least in the drawn values.
     seed : decides the joins and, later, the drawn values.
     sampler : a key of ``drawing.SAMPLERS``.
@@ -127,6 +130,7 @@ def generate(
         raise SortError(f"unknown sampler {sampler!r}; valid: {choices(SAMPLERS)}")
     if per_pattern < 1:
         raise SortError(f"per_pattern is {per_pattern}; it must be 1 or more")
+    records = [r for item in records for r in (item if isinstance(item, (list, tuple)) else [item])]
     index = RecordIndex(records, max_elements)
     names = [graph.name for graph in graphs]
     cases, skipped = CaseList(left_out=index.left_out), {}

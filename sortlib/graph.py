@@ -65,7 +65,7 @@ class Node:
         return node
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ApiGraph:
     """A directed acyclic multigraph of API calls; nodes stand in the order of execution.
 
@@ -89,6 +89,9 @@ class ApiGraph:
     wires: tuple[Wire, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)
     evidence: Any = field(default=None, compare=False, repr=False)
+
+    def __repr__(self):
+        return f"ApiGraph({self.name!r}: {len(self.nodes)} calls, {len(self.edges)} edges)"
 
     def __post_init__(self):
         count = len(self.nodes)

@@ -145,7 +145,8 @@ def _against_truth(row):
     avoidable = owns[worse] > 1 and (ratios[worse] > 1 or row.get("lowered") is not True)
     times = _needed(row, ratios[worse])
     if avoidable and errors[worse] >= times * errors[better]:
-        reason = f"{numbers}; {_times(owns[worse])} the rounding of the result"
+        beyond = f"{_times(owns[worse])} the rounding of the result, {_times(ratios[worse])} the rounding bound"
+        reason = f"{numbers}; {beyond}"
         if worse == "candidate" and _gone(row, times * errors[better]):
             return Verdict.CONFIG, f"{reason}; {row['strict_error']:.3g} with reduced precision off"
         return Verdict.SUSPECT, reason

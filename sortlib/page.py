@@ -78,7 +78,7 @@ def section(anchor, title, *content) -> str:
     return element("section", element("h2", text(title)) + "".join(content), id=anchor)
 
 
-def figure(drawn, caption, description) -> str:
+def figure(drawn, caption, description, wide=False) -> str:
     """A matplotlib figure as an image inside the page.
 
     Parameters
@@ -86,6 +86,7 @@ def figure(drawn, caption, description) -> str:
     drawn : matplotlib figure.
     caption : plain text below it.
     description : what it shows, for those who cannot see it.
+    wide : whether it fills the width of the page.
     """
     data = base64.b64encode(to_svg(drawn).encode()).decode()
     width, height = (round(inches * 96) for inches in drawn.get_size_inches())
@@ -93,7 +94,7 @@ def figure(drawn, caption, description) -> str:
         f'<img src="data:image/svg+xml;base64,{data}" alt="{html.escape(description)}" '
         f'width="{width}" height="{height}">'
     )
-    return element("figure", image + element("figcaption", text(caption)))
+    return element("figure", image + element("figcaption", text(caption)), class_="wide" if wide else "")
 
 
 def table(frame, caption="", headings=None, groups=None, notes=None) -> str:
@@ -128,9 +129,9 @@ def table(frame, caption="", headings=None, groups=None, notes=None) -> str:
 
 
 def _kind(values) -> str:
-    """Class of a column: number, long (text that has to wrap) or short."""
+    """Class of a column: number (or nothing to count at all), long (text that has to wrap) or short."""
     said = [value for value in values if not _missing(value) and value != "/"]
-    if said and all(isinstance(value, numbers.Real) and not isinstance(value, bool) for value in said):
+    if (said or "/" in values) and all(isinstance(value, numbers.Real) and not isinstance(value, bool) for value in said):
         return "number"
     return "long" if any(len(_plain(value)) > _LONG for value in said) else "short"
 
@@ -184,7 +185,7 @@ _STYLE = """
 :root { color-scheme: light; --ink: #222; --faint: #5f5f5f; --rule: #d9d9d9; --accent: #1f4e79; }
 * { box-sizing: border-box; }
 body { font: 15px/1.5 system-ui, "DejaVu Sans", sans-serif; color: var(--ink); background: #fff; margin: 0 auto;
-  max-width: 72rem; padding: 1.5rem; }
+  max-width: 75rem; padding: 1.5rem; }
 h1 { font-size: 1.7rem; margin: 0 0 .3rem; }
 h2 { font-size: 1.25rem; margin: 2.5rem 0 .6rem; padding-top: .6rem; border-top: 2px solid var(--ink); }
 h3 { font-size: 1.05rem; margin: 1.6rem 0 .3rem; }
@@ -218,7 +219,10 @@ figure { margin: 1rem 0; }
 figure img { max-width: 100%; height: auto; }
 figcaption { color: var(--faint); font-size: .86rem; max-width: 48rem; }
 .pair { display: flex; flex-wrap: wrap; gap: 1rem 2rem; align-items: flex-start; }
-.pair figure { flex: 1 1 26rem; min-width: 0; }
+.pair > * { flex: 1 1 26rem; min-width: 0; }
+.pair > .whole { flex-basis: 100%; }
+.pair img, .wide img { width: 100%; }
+.pair .case img { width: auto; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1.2rem; margin: .6rem 0; }
 dt { color: var(--faint); }
 dd { margin: 0; overflow-wrap: anywhere; }

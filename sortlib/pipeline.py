@@ -239,7 +239,7 @@ def _tables(study, progress):
         study.note("tables", fingerprint=mark)
 
 
-def trace_zoo(name, only=None, out=None, progress=True):
+def trace_zoo(name, only=None, out=None, progress=True, verify=False, fake=False):
     """Trace every model of a zoo on its first input.
 
     Parameters
@@ -247,32 +247,52 @@ def trace_zoo(name, only=None, out=None, progress=True):
     name : zoo file or bundled name.
     only : names of the models to trace; all if not given.
     out : directory for the graphs as JSON.
+    verify : replay every trace and compare all bits.
+    fake : capture without computing (``sortlib.fake``), for models that are too big to run.
 
     Returns
     -------
     table : DataFrame with model, calls, edges, apis.
     apis : API names, most frequent first.
+    replays : ``sortlib.replay.Replay`` of each model, if ``verify``.
+
+    Raises
+    ------
+    SortError
+        An unknown model, or ``verify`` with ``fake``, which has no values to compare.
     """
+    if verify and fake:
+        raise SortError("a capture without values (--fake) cannot be verified; choose one")
     zoo = load_zoo(name)
     names = [entry.name for entry in zoo.models]
     for wanted in only or []:
         if wanted not in names:
             raise SortError(f"zoo {name}: no model {wanted!r}; valid: {choices(names)}")
-    graphs, counts = [], Counter()
+    graphs, counts, replays = [], Counter(), []
     with tqdm([e for e in zoo.models if not only or e.name in only], unit="model", disable=not progress) as bar:
         for entry in bar:
             bar.set_description(f"trace {entry.name}")
-            model, samples = prepare(entry, zoo)
-            args, kwargs = samples[0]
-            graph, _ = Tracer(entry.name, records=False).run(model, *args, **kwargs)
+            graph, replay = _trace_once(entry, zoo, verify, fake)
+            replays += [replay] if replay else []
             graphs.append(graph)
             counts.update(node.api for node in graph.nodes)
             if out:
                 Path(out).mkdir(parents=True, exist_ok=True)
                 graph.save(Path(out) / f"{graph.name}.json")
-            del model
             gc.collect()
-    return models_table(graphs), [api for api, _ in counts.most_common()]
+    return models_table(graphs), [api for api, _ in counts.most_common()], replays
+
+
+def _trace_once(entry, zoo, verify, fake):
+    """A model's graph without its evidence, and its replay if wanted."""
+    if fake:
+        from sortlib.fake import fake_trace
+
+        return fake_trace(entry, zoo.seed, records=False)[0], None
+    model, samples = prepare(entry, zoo)
+    args, kwargs = samples[0]
+    graph, records = Tracer(entry.name, records=verify, exact=verify).run(model, *args, **kwargs)
+    return graph.without_evidence(), graph.replay(records) if verify else None
 
 
 def models_table(graphs: list[ApiGraph]) -> pd.DataFrame:

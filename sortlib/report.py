@@ -10,19 +10,21 @@ import pandas as pd
 from ruamel.yaml import YAML
 
 from sortlib import details, figures, page, tables
-from sortlib.apis import paper_name
+from sortlib.apis import PAPER_APIS, paper_name
 from sortlib.errors import SortError
 from sortlib.judging import RANK, Verdict
 from sortlib.platform import parse
 from sortlib.study import Study
 
 SHOWN_CASES = 6  # drawn as Figure 14
+HARMLESS_CASES = 2  # the same where nothing is beyond rounding, since they look much alike
+_WIDE = 6.0  # inches above which a drawn case takes a row of its own
 MEANING = {
     Verdict.SUSPECT: "One platform is beyond the rounding bound and clearly farther from float64 than the other.",
     Verdict.NAN: "NaN or infinity where the other platform or float64 has a number.",
     Verdict.CRASH: "The process died, and died again when the case was repeated in a fresh one.",
     Verdict.TIMEOUT: "The call did not return in the time limit, twice.",
-    Verdict.EXCEPTION: "The call raised an exception; on both sides it is an invalid input, on one a disagreement.",
+    Verdict.EXCEPTION: "The call raised an exception; on one side it accuses a platform, on both it is an invalid input.",
     Verdict.BOTH_SUSPECT: "Both platforms are beyond the rounding bound, about equally far from float64.",
     Verdict.CONFIG: "Beyond the bound, but within it when reduced-precision arithmetic is switched off.",
     Verdict.AMPLIFIED: "Above the threshold because a difference that arrived was passed on or enlarged; on equal "
@@ -75,11 +77,14 @@ def write_report(study: Study) -> Path:
 
 def interesting_cases(study, count=SHOWN_CASES) -> list[str]:
     """Ids of the cases most worth looking at: the worst ones of findings that are more than rounding, in the order of
-    ``study.findings``, then those that ``details.cases`` ranks first, one for each pattern."""
+    ``study.findings``, then those that ``details.cases`` ranks first, one for each pattern; ``HARMLESS_CASES`` at most
+    if all calls are within rounding and the threshold."""
     chosen, patterns = [], set()
     worst = study.findings[~study.findings["verdict"].isin(_HARMLESS)]["worst_case"]
-    known = {case.id: case for case in study.cases}
-    for case_id in [*worst, *details.cases(study)["case"]]:
+    known, ranked = {case.id: case for case in study.cases}, details.cases(study)
+    if worst.empty and not (ranked["beyond"] > 0).any():
+        count = min(count, HARMLESS_CASES)
+    for case_id in [*worst, *ranked["case"]]:
         case = known[case_id]
         if case.pattern not in patterns and len(chosen) < count:
             chosen.append(case_id)
@@ -92,7 +97,7 @@ def interesting_cases(study, count=SHOWN_CASES) -> list[str]:
 
 def _lead(study):
     reference, candidate = details.platform_pair(study)
-    accused = study.findings[study.findings["verdict"].isin(tables.ACCUSING)]
+    accused = tables.accusing(study)
     attempts = pd.concat([tables.attempts(study.outcomes), tables.attempts(study.single)])
     valid = int(tables.is_valid(attempts).sum())
     differing = int((study.all_outcomes["propagated_max_abs"] > study.config.threshold).sum())
@@ -128,7 +133,8 @@ def _what_was_run(study):
         "or more calls of the pattern.",
     )
     yield page.figure(figures.pattern_sizes(study), "Patterns by size and by support.",
-                      f"Bars: {mined['patterns']} patterns by number of calls and by number of models")  # fmt: skip
+                      f"Bars: {mined['patterns']} patterns by number of calls and by number of models",
+                      wide=True)  # fmt: skip
     yield page.fold("The most frequent patterns", page.figure(
         figures.patterns_grid(study), "The patterns with the highest support, larger ones first; joins are shaded.",
         "Drawings of the most frequent patterns"))  # fmt: skip
@@ -151,14 +157,15 @@ def _findings(study):
         "A finding is one API, one pair of platforms and one verdict; its row shows the worst call. The verdict asks",
         "a float64 reference and a rounding bound which side is wrong, and looks at each call on equal inputs (local)",
         "and on each platform's own values (propagated).",
+        *_spellings(study),
     )
     found = study.findings
     for verdict in RANK:
         rows = found[found["verdict"] == verdict].drop(columns=["verdict", "reference", "candidate"])
         if rows.empty:
             continue
-        rows = rows.assign(api=rows["api"].map(paper_name))
-        headings = {"worst_case": "worst case", "worst_node": "node", "reason": "evidence"}
+        rows = rows.assign(api=rows["api"].map(tables.both_names))
+        headings = {"api": "API", "worst_case": "worst case", "worst_node": "node", "reason": "evidence"}
         count = f"{verdict} ({len(rows)} {_plural('API', len(rows))}, {rows['calls'].sum():,} calls)"
         content = page.paragraph(MEANING[verdict]) + page.table(rows, headings=headings)
         if verdict in _HARMLESS:
@@ -169,22 +176,42 @@ def _findings(study):
         yield page.paragraph("No call was judged.")
 
 
+def _spellings(study):
+    """A sentence on the APIs that have another name in the paper."""
+    other = [f"{paper_name(api)} for {api}" for api in sorted(tables.tested(study)) if paper_name(api) != api]
+    if other:
+        yield f"APIs have the paper's names: {' and '.join(other)}, which is the name in code and in the CSV tables."
+
+
+def _scopes(study):
+    """The sets of APIs to show: the paper's 15, and all tested ones if there are others; with words for captions."""
+    yield None, "the paper's 15 APIs"
+    found = tables.tested(study)
+    if found - set(PAPER_APIS):
+        yield "tested", f"all {len(found)} tested APIs"
+
+
 def _validity(study):
     yield page.paragraph(
         "Every input set handed to an API on the reference platform is an attempt, valid if the API returned; nothing",
         "is retried. Ratios in percent. / marks where a method has no test.",
     )
+    methods = {method.key: method.name for method in tables.methods(study)}
+    for apis, scope in _scopes(study):
+        validity = tables.validity(study, apis)
+        columns, headings, groups = _grouped(validity, methods)
+        notes = _notes(validity)[0]
+        columns = [name for name in columns if not name.endswith("_reasons") or any(_plain_text(validity[name]))]
+        caption = f"Attempts and valid inputs, {scope}" + ("" if apis else " (paper Table I)")
+        yield page.table(validity[columns], caption, headings, groups, notes)
     validity = tables.validity(study)
-    columns, headings, groups = _grouped(validity, {method.key: method.name for method in tables.methods(study)})
-    ours, theirs = _notes(validity)
-    columns = [name for name in columns if not name.endswith("_reasons") or any(_plain_text(validity[name]))]
-    yield page.table(validity[columns], "Attempts and valid inputs (paper Table I)", headings, groups, ours)
-    published = {"paper": "published ratio of valid inputs"}
-    columns, headings, groups = _grouped(validity, published)
+    columns, headings, groups = _grouped(validity, {"paper": "published ratio of valid inputs"})
+    theirs = _notes(validity)[1]
     yield page.fold("The paper's numbers", page.table(validity[columns], "", headings, groups, theirs))
     invalid = tables.invalid(study)
     if len(invalid):
-        yield page.table(invalid, "Why attempts were not valid")
+        invalid = invalid.assign(api=invalid["api"].map(tables.both_names))
+        yield page.table(invalid, "Why attempts were not valid", {"api": "API"})
 
 
 def _bugs(study):
@@ -193,23 +220,31 @@ def _bugs(study):
         f"The paper counts every call whose outputs differ by more than {threshold} or that fails on one side. Under",
         "the evidence rule only what rounding cannot explain accuses a platform.",
     )
-    bugs = tables.bugs(study)
-    evidence = [name for name in bugs if name.partition("_")[2].startswith(("evidence", "findings"))]
-    published = [name for name in bugs if name.startswith("paper_") and name != "paper_name"]
     methods = {method.key: method.name for method in tables.methods(study)}
-    columns, headings, groups = _grouped(bugs.drop(columns=evidence), methods)
-    ours, theirs = _notes(bugs)
-    caption = f"By the paper's rule, threshold {threshold} (paper Table II)"
-    yield page.table(bugs[columns], caption, headings, groups, ours)
-    used = [name for name in evidence if "findings" in name or any(isinstance(v, int) and v for v in bugs[name])]
-    columns, headings, groups = _grouped(bugs[["api", "paper_name", *used]], methods)
-    headings = {name: heading.removeprefix("evidence ") for name, heading in headings.items()}
-    yield page.table(bugs[columns], "By the evidence rule: calls by verdict, and findings that accuse a platform",
-                     headings, groups, notes=["verdicts that no call has are not shown"])  # fmt: skip
+    for apis, scope in _scopes(study):
+        yield from _counts(tables.bugs(study, apis), methods, scope, threshold, "" if apis else " (paper Table II)")
+    bugs = tables.bugs(study)
+    published = [name for name in bugs if name.startswith("paper_") and name != "paper_name"]
     names = {f"paper_{method}": f"{method}, published" for method in dict.fromkeys(
         name.removeprefix("paper_").rpartition("_")[0] for name in published)}  # fmt: skip
     columns, headings, groups = _grouped(bugs, names)
-    yield page.fold("The paper's numbers", page.table(bugs[columns], "", headings, groups, theirs))
+    yield page.fold("The paper's numbers", page.table(bugs[columns], "", headings, groups, _notes(bugs)[1]))
+
+
+def _counts(bugs, methods, scope, threshold, source):
+    """Counts by the paper's rule, then by the evidence rule."""
+    evidence = [name for name in bugs if name.partition("_")[2].startswith(("evidence", "findings"))]
+    columns, headings, groups = _grouped(bugs.drop(columns=evidence), methods)
+    caption = f"By the paper's rule, threshold {threshold}, {scope}{source}"
+    yield page.table(bugs[columns], caption, headings, groups, _notes(bugs)[0])
+    used = [name for name in evidence if "findings" in name or any(isinstance(v, int) and v for v in bugs[name])]
+    columns, headings, groups = _grouped(bugs[["api", "paper_name", *used]], methods)
+    headings = {name: heading.removeprefix("evidence ") for name, heading in headings.items()}
+    notes = ["verdicts that no call has are not shown"]
+    if any(name.endswith("_exception") for name in used):
+        notes.append("findings: exceptions on both sides are invalid inputs and accuse no platform")
+    yield page.table(bugs[columns], f"By the evidence rule, {scope}: calls by verdict, and findings that accuse a "
+                     "platform", headings, groups, notes)  # fmt: skip
 
 
 def _notes(table):
@@ -237,14 +272,20 @@ def _grouped(table, prefixes):
 
 
 def _interactions(study):
-    average, share = tables.average_difference(study), tables.involvement(study)
+    for apis, scope in _scopes(study):
+        yield from _figure_13(study, apis, scope)
+
+
+def _figure_13(study, apis, scope):
+    average, share = tables.average_difference(study, apis), tables.involvement(study, apis)
+    a, b = ("", "") if apis else (" (paper Figure 13a)", " (paper Figure 13b)")
     first = page.figure(
-        figures.average_difference(study), "Average over an API's executions of the largest absolute difference of its "
-        "output, tested in patterns and alone (paper Figure 13a).",
+        figures.average_difference(study, apis), "Average over an API's executions of the largest absolute difference "
+        f"of its output, tested in patterns and alone; {scope}{a}.",
         "Dots: average difference of each API, in patterns and alone; the table below has the numbers")  # fmt: skip
     second = page.figure(
-        figures.involvement(study), "Share of an API's executions in which it, or a call that it feeds, exceeds the "
-        "threshold (paper Figure 13b).",
+        figures.involvement(study, apis), "Share of an API's executions in which it, or a call that it feeds, exceeds "
+        f"the threshold; {scope}{b}.",
         "Bars: share of executions involved in erroneous behaviour; the table below has the numbers")  # fmt: skip
     yield page.element("div", first + second, class_="pair")
     both = average.merge(share, on=["api", "paper_name"], suffixes=("_difference", "_share")).drop(columns="api")
@@ -253,7 +294,7 @@ def _interactions(study):
     headings |= {name: "SORT" if name.startswith("sort") else "single-API" for name in both if name not in headings}
     groups = {name: "average difference" if name.endswith("difference") else "share involved" for name in both
               if name != "paper_name"}  # fmt: skip
-    yield page.table(both, "The numbers of both figures", headings, groups, average.attrs.get("footnotes", ()))
+    yield page.table(both, f"The numbers of both figures, {scope}", headings, groups, average.attrs.get("footnotes", ()))
 
 
 def _cases(study):
@@ -261,20 +302,26 @@ def _cases(study):
         "The cases most worth looking at, drawn like the paper's Figure 14: left each platform on its own intermediate",
         "values, right every call on the reference's values, so that what a call receives is told from what it adds.",
     )
-    for case_id in interesting_cases(study):
-        case = study.case(case_id)
-        calls = details.calls(study, case_id)
-        names = ", ".join(paper_name(node.api) for node in case.nodes)
-        yield page.element("h3", page.text(f"Case {case_id}"))
-        worst = "; ".join(f"{paper_name(row['api'])}: {row['evidence']}" for row in calls.to_dict("records")
-                          if row["evidence"] not in _HARMLESS)  # fmt: skip
-        yield page.figure(figures.amplification(study, case_id, which="both"), worst or "Nothing beyond rounding.",
-                          f"Graph of the calls {names}; the table below has the differences")  # fmt: skip
-        shown = calls.assign(api=calls["api"].map(paper_name))
-        headings = {"reference_error": "error of reference", "candidate_error": "error of candidate",
-                    "paper": "paper's rule", "evidence": "evidence rule"}  # fmt: skip
-        yield page.fold("Numbers, and how to run this case again", page.table(shown, headings=headings),
+    yield page.element("div", "".join(_case(study, case_id) for case_id in interesting_cases(study)), class_="pair")
+
+
+def _case(study, case_id):
+    """A case as a part of its own; the drawing names it, so the heading tells its calls."""
+    calls = details.calls(study, case_id)
+    names = ", ".join(paper_name(node.api) for node in study.case(case_id).nodes)
+    worst = "; ".join(f"{paper_name(row['api'])}: {row['evidence']}" for row in calls.to_dict("records")
+                      if row["evidence"] not in _HARMLESS)  # fmt: skip
+    drawn = figures.amplification(study, case_id, which="both")
+    wide = drawn.get_size_inches()[0] > _WIDE
+    heading = page.element("h3", page.text(names))
+    image = page.figure(drawn, worst or "Nothing beyond rounding.",
+                        f"Case {case_id}: graph of the calls {names}; the table below has the differences")  # fmt: skip
+    shown = calls.assign(api=calls["api"].map(paper_name))
+    headings = {"api": "API", "reference_error": "error of reference", "candidate_error": "error of candidate",
+                "paper": "paper's rule", "evidence": "evidence rule"}  # fmt: skip
+    numbers = page.fold("Numbers, and how to run this case again", page.table(shown, headings=headings),
                         page.code(_rerun(study, case_id)))  # fmt: skip
+    return page.element("div", heading + image + numbers, class_="case whole" if wide else "case")
 
 
 def _rerun(study, case_id):

@@ -184,7 +184,11 @@ class Study:
 
     @classmethod
     def create(cls, config: StudyConfig, directory) -> Study:
-        """Make the directory, or open it and take the new configuration; what still fits is kept."""
+        """Make the directory, or open it and take the new configuration; what still fits is kept.
+
+        Stages that the new configuration does not fit lose their mark, so that nothing old is read under it; their
+        files stay, and going back to the old configuration finds its outcomes again.
+        """
         directory = Path(directory)
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -195,13 +199,17 @@ class Study:
         manifest = {
             "version": VERSION,
             "config": config.model_dump(mode="json"),
-            "stages": before["stages"],
+            "stages": _fitting(before, config),
             "made_with": made_with(),
             "workers": before.get("workers", {}),
             "times": before.get("times", {}),
         }
         _write(file, json.dumps(manifest, indent=1))
         return cls(directory)
+
+    def __repr__(self):
+        done = [name for name in _ORDER if "fingerprint" in self.stage(name)]
+        return f"Study({str(self.directory)!r}: {self.config.name}, done: {', '.join(done) or 'nothing yet'})"
 
     # ---- stages ----
 
@@ -260,6 +268,7 @@ class Study:
 
     @cached_property
     def patterns(self) -> list[Pattern]:
+        self._done("mine")
         rows = json.loads(self._have("patterns.json").read_text(encoding="utf-8"))
         return [_read_pattern(row) for row in rows]
 
@@ -392,6 +401,11 @@ class Study:
         rows = pd.concat([self.judged, self.judged_single], ignore_index=True)
         return findings_of(rows.rename(columns={"evidence": "verdict"}))
 
+    def _done(self, stage):
+        if "fingerprint" not in self.stage(stage):
+            raise SortError(f"{self.directory}: stage {stage} was not done for this configuration; continue with "
+                            f"'sortlib study {self.config.name} --out {self.directory}'")  # fmt: skip
+
     def _have(self, *parts) -> Path:
         path = self.directory.joinpath(*parts)
         if not path.is_file():
@@ -415,6 +429,24 @@ def _ordered(parts, cases):
     rows = rows[rows["case"].isin(order)]
     place = rows["case"].map(order)
     return rows.assign(_place=place).sort_values(["_place", "node"]).drop(columns="_place").reset_index(drop=True)
+
+
+# The first stage that each part of a configuration decides.
+_DECIDES = {"zoo": "trace", "mining": "mine", "generation": "generate", "seed": "generate", "methods": "generate",
+            "baselines": "generate", "platforms": "run", "timeout": "run", "threshold": "tables"}  # fmt: skip
+_ORDER = ("trace", "mine", "generate", "run", "tables", "notebooks")
+
+
+def _fitting(before, config) -> dict:
+    """The stages of a manifest, without the marks of those that another configuration decided."""
+    stages = {name: dict(facts) for name, facts in before["stages"].items()}
+    if not stages:
+        return stages
+    old, new = before["config"], config.model_dump(mode="json")
+    changed = [_ORDER.index(stage) for part, stage in _DECIDES.items() if old.get(part) != new[part]]
+    for name in _ORDER[min(changed, default=len(_ORDER)) :]:
+        stages.get(name, {}).pop("fingerprint", None)
+    return stages
 
 
 def _plain(value):

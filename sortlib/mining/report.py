@@ -8,6 +8,7 @@ from sortlib.errors import SortError
 from sortlib.graph import ApiGraph
 from sortlib.mining import stats
 from sortlib.mining.search import mine
+from sortlib.study import Study
 
 SWEEP = (2, 3, 5, 8, 12, 20)
 
@@ -29,6 +30,14 @@ def load_graphs(source) -> list[ApiGraph]:
         return [ApiGraph.load(file) for file in files]
     except (ValueError, KeyError, TypeError) as error:
         raise SortError(f"{folder}: not every .json file is a graph ({type(error).__name__}: {error})") from None
+
+
+def settings_of(source) -> dict:
+    """The support and largest size of the study in a directory; the paper's 5 and 7 where it is no study."""
+    if not (Path(source) / "manifest.json").is_file():
+        return {"min_support": 5, "max_nodes": 7}
+    mining = Study(source).config.mining
+    return {"min_support": mining.min_support, "max_nodes": mining.max_nodes}
 
 
 def text(graphs, min_support, max_nodes, keep, top, sweep, **options) -> str:

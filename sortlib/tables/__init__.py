@@ -10,16 +10,16 @@ from __future__ import annotations
 import pandas as pd
 
 from sortlib.tables.frames import NOTHING, show
-from sortlib.tables.methods import METHODS, attempts, is_valid, methods, times
+from sortlib.tables.methods import METHODS, attempts, both_names, is_valid, methods, tested, times
 from sortlib.tables.rq1 import invalid, message_kind, validity
-from sortlib.tables.rq2 import ACCUSING, bugs, evidence_rule, paper_rule
+from sortlib.tables.rq2 import ACCUSING, accuses, accusing, bugs, evidence_rule, paper_rule
 from sortlib.tables.rq3 import average_difference, involvement
 from sortlib.tables.subjects import campaign, models, patterns, records, statistics, support
 
 __all__ = [
-    "ACCUSING", "METHODS", "NOTHING", "TABLES", "attempts", "average_difference", "bugs", "campaign", "evidence_rule",
-    "invalid", "involvement", "is_valid", "message_kind", "methods", "models", "paper_rule", "patterns", "records",
-    "show", "statistics", "support", "times", "validity", "write_all",
+    "ACCUSING", "METHODS", "NOTHING", "TABLES", "accuses", "accusing", "attempts", "average_difference", "both_names",
+    "bugs", "campaign", "evidence_rule", "invalid", "involvement", "is_valid", "message_kind", "methods", "models",
+    "paper_rule", "patterns", "records", "show", "statistics", "support", "tested", "times", "validity", "write_all",
 ]  # fmt: skip
 
 TABLES = {

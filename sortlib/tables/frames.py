@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import numbers
 from dataclasses import dataclass
 
 import pandas as pd
@@ -24,8 +25,8 @@ def as_column(apis, cells):
 
 
 def with_total(apis, cells):
-    """The same, with the sum in the Total row."""
-    return as_column(apis, {**cells, "Total": sum(cells.values())})
+    """The same, with the sum in the Total row, unless there is nothing to add up."""
+    return as_column(apis, {**cells, "Total": sum(cells.values())} if cells else {})
 
 
 def table_of(rows, columns, notes=()):
@@ -50,7 +51,7 @@ class Shown:
     def _repr_html_(self):
         head = f"<p><b>{html.escape(self.title)}</b></p>" if self.title else ""
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self._lines())
-        body = self.table.to_html(index=False, na_rep=NOTHING, float_format=_short, border=0)
+        body = _html(self.table)
         return f"{head}{body}<ul>{notes}</ul>" if notes else head + body
 
     def __repr__(self):
@@ -63,6 +64,27 @@ class Shown:
 
 def _short(value):
     return f"{value:.4g}"
+
+
+def _html(table):
+    """A table with whole texts and unbroken numbers; pandas cuts the one and lets a browser wrap the other."""
+    head = "".join(f'<th style="{_TEXT}">{html.escape(str(name))}</th>' for name in table)
+    rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table.itertuples(index=False, name=None))
+    return f'<table class="dataframe" border="0"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+
+
+def _cell(value):
+    missing = value is None or value is pd.NA or value is pd.NaT or value != value
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    words = NOTHING if missing else _short(value) if number and not isinstance(value, numbers.Integral) else str(value)
+    style = _NUMBER if number or words == NOTHING else _TEXT if len(words) <= _LONG else _PROSE
+    return f'<td style="{style}">{html.escape(words)}</td>'
+
+
+_LONG = 28  # characters above which a cell may take several lines
+_NUMBER = "white-space: nowrap; text-align: right"
+_TEXT = "white-space: nowrap; text-align: left"
+_PROSE = "min-width: 16em; white-space: normal; text-align: left"
 
 
 def show(table: pd.DataFrame, *columns: str) -> Shown:

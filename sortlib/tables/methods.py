@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from sortlib.apis import PAPER_APIS
+from sortlib.apis import PAPER_APIS, paper_name
 from sortlib.baselines.registry import baseline
 from sortlib.baselines.single_api import PREFIX
 from sortlib.baselines.stage import chosen
@@ -80,7 +80,16 @@ def times(study) -> pd.DataFrame:
 
 def attempts(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows that are attempts: an input set was handed to the API on the reference platform."""
+    if "status" not in rows:  # a method without any case has no file of outcomes to take the columns from
+        return rows.reindex(columns=[*rows.columns, *(name for name in _COLUMNS if name not in rows)])
     return rows[rows["status"] != Verdict.UNREACHED]
+
+
+# What the tables read of an attempt.
+_COLUMNS = (
+    "case", "pattern", "node", "api", "reference", "candidate", "status", "side", "message", "paper", "symptom",
+    "evidence", "reason",
+)  # fmt: skip
 
 
 def is_valid(rows: pd.DataFrame) -> pd.Series:
@@ -88,8 +97,21 @@ def is_valid(rows: pd.DataFrame) -> pd.Series:
     return (rows["status"] == "ok") | (rows["side"] == "candidate")
 
 
+def tested(study) -> set[str]:
+    """The APIs that some method of the study called in a case."""
+    return {api for method in methods(study) for api in method.outcomes(study)["api"]}
+
+
+def both_names(api) -> str:
+    """An API's name in the paper, followed by the canonical one where that is another: ``__add__ (add)``."""
+    name = paper_name(api)
+    return name if name == api else f"{name} ({api})"
+
+
 def wanted_apis(study, apis) -> list[str]:
     """The rows of a table by API: the paper's 15 for None, every tested one for ``"tested"``, or a list of names.
+
+    Of the paper's 15 those that this study tested come first, each group in the paper's order.
 
     Raises
     ------
@@ -97,9 +119,10 @@ def wanted_apis(study, apis) -> list[str]:
         A name that no model of the study calls.
     """
     if apis is None:
-        return list(PAPER_APIS)
+        found = tested(study)
+        return sorted(PAPER_APIS, key=lambda api: api not in found)
     if isinstance(apis, str) and apis == "tested":
-        return sorted({api for method in methods(study) for api in method.outcomes(study)["api"]})
+        return sorted(tested(study))
     known = {node.api for graph in study.graphs for node in graph.nodes} | set(PAPER_APIS)
     for api in apis:
         if api not in known:
@@ -122,7 +145,7 @@ def absences(study, missing) -> list[str]:
     for api, found in reasons.items():
         for reason, names in found.items():
             lines.setdefault((" and ".join(names), reason), []).append(api)
-    return [f"{names}: no attempt on {', '.join(apis)}: {reason}" for (names, reason), apis in lines.items()]
+    return [f"{names}: no attempt on {', '.join(map(both_names, apis))}: {reason}" for (names, reason), apis in lines.items()]
 
 
 def _why_absent(study, method, api):
@@ -151,6 +174,10 @@ def _why_no_test(study, method, api):
         return "its attempts were not generated yet"
     if api in known["absent"]:
         return known["absent"][api]
+    if known.get("missing"):
+        return f"needs {known['missing']}"
+    if api not in PAPER_APIS:
+        return "attempts of the other methods are made for the paper's 15 APIs only"
     if method.variant == "G" and str(study.stage("run").get("candidate", "")).startswith("cpu"):
         return "the candidate is no accelerator"
     return f"no test of variant {method.variant}" if method.variant else "no attempt was run"

@@ -29,7 +29,8 @@ def validity(study, apis=None) -> pd.DataFrame:
         tried = attempts(method.outcomes(study))
         shown = tried[tried["api"].isin(wanted)]
         cells = {api: _validity_row(group) for api, group in shown.groupby("api")}
-        cells["Total"] = _validity_row(shown)
+        if len(shown):
+            cells["Total"] = _validity_row(shown)
         for column in ("attempts", "valid", "ratio", "reasons"):
             table[f"{method.key}_{column}"] = as_column(table["api"], {api: row[column] for api, row in cells.items()})
         missing[method] = [api for api in wanted if api not in cells]

@@ -10,10 +10,22 @@ from sortlib.tables.frames import NOTHING, as_column, frame, noted, with_total
 from sortlib.tables.methods import absences, attempts, methods, wanted_apis
 
 NO_TIMING = "perf: not measured, except by methods whose own oracle compares times"
-# Verdicts that accuse a platform; the others explain a difference.
+# Verdicts that accuse a platform; the others explain a difference. An exception accuses only if one side raised it.
 ACCUSING = (
     Verdict.SUSPECT, Verdict.NAN, Verdict.CRASH, Verdict.TIMEOUT, Verdict.EXCEPTION, Verdict.BOTH_SUSPECT,
 )  # fmt: skip
+
+
+def accuses(rows) -> pd.Series:
+    """Whether the evidence rule's verdict on each judged row (``evidence``, ``side``) accuses a platform."""
+    refused = (rows["evidence"] == str(Verdict.EXCEPTION)) & ~rows["side"].isin(["reference", "candidate"])
+    return rows["evidence"].isin([str(verdict) for verdict in ACCUSING]) & ~refused
+
+
+def accusing(study) -> pd.DataFrame:
+    """The findings of SORT and its ablation that accuse a platform; columns as ``study.findings``."""
+    rows = pd.concat([study.judged, study.judged_single], ignore_index=True)
+    return findings_of(rows[accuses(rows)].rename(columns={"evidence": "verdict"}))
 
 
 def bugs(study, apis=None) -> pd.DataFrame:
@@ -58,7 +70,8 @@ def paper_rule(study, apis=None) -> pd.DataFrame:
 def evidence_rule(study, apis=None) -> pd.DataFrame:
     """Calls by verdict of the evidence rule; ``*_evidence_findings`` are the distinct ones that accuse a platform.
 
-    Columns ``<method>_evidence_<verdict>`` count calls; a finding is one API, platform pair and accusing verdict.
+    Columns ``<method>_evidence_<verdict>`` count calls; a finding is one API, platform pair and accusing verdict. What
+    both sides refuse with an exception is an invalid input (RQ1) and accuses neither.
     """
     wanted = wanted_apis(study, apis)
     table, missing = frame(wanted), {}
@@ -71,8 +84,7 @@ def evidence_rule(study, apis=None) -> pd.DataFrame:
             if verdict != Verdict.UNREACHED:
                 cells = {api: int(counts.get((api, str(verdict)), 0)) for api in seen}
                 table[f"{method.key}_evidence_{verdict}"] = with_total(table["api"], cells)
-        found = findings_of(rows.rename(columns={"evidence": "verdict"}))
-        accused = found[found["verdict"].isin([str(v) for v in ACCUSING])]["api"].value_counts()
+        accused = findings_of(rows[accuses(rows)].rename(columns={"evidence": "verdict"}))["api"].value_counts()
         table[f"{method.key}_evidence_findings"] = with_total(
             table["api"], {api: int(accused.get(api, 0)) for api in seen}
         )
