@@ -131,7 +131,9 @@ def table(frame, caption="", headings=None, groups=None, notes=None) -> str:
 def _kind(values) -> str:
     """Class of a column: number (or nothing to count at all), long (text that has to wrap) or short."""
     said = [value for value in values if not _missing(value) and value != "/"]
-    if (said or "/" in values) and all(isinstance(value, numbers.Real) and not isinstance(value, bool) for value in said):
+    if (said or "/" in values) and all(
+        isinstance(value, numbers.Real) and not isinstance(value, bool) for value in said
+    ):
         return "number"
     return "long" if any(len(_plain(value)) > _LONG for value in said) else "short"
 
@@ -222,6 +224,7 @@ figcaption { color: var(--faint); font-size: .86rem; max-width: 48rem; }
 .pair > * { flex: 1 1 26rem; min-width: 0; }
 .pair > .whole { flex-basis: 100%; }
 .pair img, .wide img { width: 100%; }
+.wide img { max-width: min(100%, 56rem); }
 .pair .case img { width: auto; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1.2rem; margin: .6rem 0; }
 dt { color: var(--faint); }
@@ -237,7 +240,7 @@ summary { cursor: pointer; font-weight: 600; }
   h2, h3, h2 + p, caption, thead, summary { break-after: avoid; }
   figure, .pair, tr, dl { break-inside: avoid; }
   tbody tr:nth-child(-n+3) { break-before: avoid; }
-  figure img { max-height: 230mm; width: auto; }
+  figure img, .pair img, .wide img { max-height: 230mm; max-width: 100%; width: auto; }
   thead { display: table-header-group; }
   tfoot { display: table-row-group; }
   .scroll, pre { overflow: visible; }

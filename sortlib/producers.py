@@ -63,6 +63,7 @@ class Producers:
     def __init__(self):
         self._objects = {}
         self._memories = {}
+        self._passing, self._limit = [], 8  # memory that calls have made, not yet known to be gone
         self._held = {}  # id -> (tensor, its memory) of tensors that no call had made when they were met
 
     def made(self, tensor, node, output):
@@ -131,7 +132,22 @@ class Producers:
         if memory is None and key is not None:
             # The weak reference keeps the address from being given to another storage, not the values.
             memory = self._memories[key] = Memory(StorageWeakRef(_inner(tensor).untyped_storage()), maker)
+            if maker:
+                self._passing.append((key, memory))
+                if len(self._passing) >= self._limit:
+                    self._forget()
         return memory
+
+    def _forget(self):
+        """Let go of memory that is gone, since even a weak reference keeps a few bytes of it, which divide the heap."""
+        alive = []
+        for key, memory in self._passing:
+            if memory.reference.expired():
+                del self._memories[key]
+                memory.reference = None
+            else:
+                alive.append((key, memory))
+        self._passing, self._limit = alive, 8 + 2 * len(alive)
 
 
 def version(tensor) -> int | None:

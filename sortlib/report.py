@@ -18,13 +18,13 @@ from sortlib.study import Study
 
 SHOWN_CASES = 6  # drawn as Figure 14
 HARMLESS_CASES = 2  # the same where nothing is beyond rounding, since they look much alike
-_WIDE = 6.0  # inches above which a drawn case takes a row of its own
+_WIDE = 7.0  # inches above which a drawn case takes a row of its own
 MEANING = {
     Verdict.SUSPECT: "One platform is beyond the rounding bound and clearly farther from float64 than the other.",
     Verdict.NAN: "NaN or infinity where the other platform or float64 has a number.",
     Verdict.CRASH: "The process died, and died again when the case was repeated in a fresh one.",
     Verdict.TIMEOUT: "The call did not return in the time limit, twice.",
-    Verdict.EXCEPTION: "The call raised an exception; on one side it accuses a platform, on both it is an invalid input.",
+    Verdict.EXCEPTION: "The call raised an exception; on one side this accuses it, on both it is an invalid input.",
     Verdict.BOTH_SUSPECT: "Both platforms are beyond the rounding bound, about equally far from float64.",
     Verdict.CONFIG: "Beyond the bound, but within it when reduced-precision arithmetic is switched off.",
     Verdict.AMPLIFIED: "Above the threshold because a difference that arrived was passed on or enlarged; on equal "
@@ -178,9 +178,9 @@ def _findings(study):
 
 def _spellings(study):
     """A sentence on the APIs that have another name in the paper."""
-    other = [f"{paper_name(api)} for {api}" for api in sorted(tables.tested(study)) if paper_name(api) != api]
+    other = [f"{paper_name(api)} is {api}" for api in sorted(tables.tested(study)) if paper_name(api) != api]
     if other:
-        yield f"APIs have the paper's names: {' and '.join(other)}, which is the name in code and in the CSV tables."
+        yield f"APIs have the paper's names; in code and in the CSV tables, {' and '.join(other)}."
 
 
 def _scopes(study):
@@ -294,7 +294,8 @@ def _figure_13(study, apis, scope):
     headings |= {name: "SORT" if name.startswith("sort") else "single-API" for name in both if name not in headings}
     groups = {name: "average difference" if name.endswith("difference") else "share involved" for name in both
               if name != "paper_name"}  # fmt: skip
-    yield page.table(both, f"The numbers of both figures, {scope}", headings, groups, average.attrs.get("footnotes", ()))
+    caption = f"The numbers of both figures, {scope}"
+    yield page.table(both, caption, headings, groups, average.attrs.get("footnotes", ()))
 
 
 def _cases(study):

@@ -22,7 +22,7 @@ class Outline(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.tags, self.attributes, self.words = [], [], [], []
+        self.open, self.tags, self.attributes, self.words, self.headings = [], [], [], [], []
         self.feed(text)
         assert not self.open, f"not closed: {self.open}"
 
@@ -38,6 +38,8 @@ class Outline(HTMLParser):
     def handle_data(self, data):
         if not self.open or self.open[-1] not in ("style", "script"):
             self.words.append(data)
+        if self.open and self.open[-1] in ("h2", "h3"):
+            self.headings.append(data)
 
     def values(self, name):
         return [value for _, found, value in self.attributes if found == name]
@@ -112,8 +114,34 @@ def test_interesting_cases_are_drawn_one_for_each_pattern(outline, study):
     chosen = interesting_cases(study)
     patterns = [study.case(case_id).pattern for case_id in chosen]
     assert 1 <= len(chosen) <= 6 and len(set(patterns)) == len(patterns)
-    assert all(f"Case {case_id}" in outline.text for case_id in chosen)
-    assert len(interesting_cases(study, count=2)) == 2
+    drawn = [text.partition(":")[0] for text in outline.values("alt") if text.startswith("Case ")]
+    assert drawn == [f"Case {case_id}" for case_id in chosen]
+    assert not any(case_id in heading for heading in outline.headings for case_id in chosen)  # the drawing names it
+
+
+def test_where_all_is_rounding_two_cases_are_enough(study):
+    assert set(study.findings["verdict"]) <= {"rounding", "identical"}
+    assert len(interesting_cases(study)) == 2
+    assert len(interesting_cases(study, count=1)) == 1
+
+
+def test_apis_beyond_the_papers_are_shown(study, tmp_path):
+    assert "tested APIs" not in Outline(write_report(study).read_text(encoding="utf-8")).text
+    copy = Study(shutil.copytree(study.directory, tmp_path / "copy"))
+    renamed = copy.all_outcomes.replace({"api": {"relu": "hardswish"}})
+    copy.__dict__["all_outcomes"] = renamed
+    told = Outline(write_report(copy).read_text(encoding="utf-8")).text
+    count = renamed["api"].nunique()
+    total = tables.validity(copy, "tested").set_index("api").loc["hardswish"]
+    assert f"Attempts and valid inputs, all {count} tested APIs" in told
+    assert f"By the evidence rule, all {count} tested APIs" in told
+    assert f"The numbers of both figures, all {count} tested APIs" in told
+    assert f"hardswish {total['sort_attempts']} {total['sort_valid']} 100" in told
+
+
+def test_names_of_the_paper_are_explained(outline):
+    assert "APIs have the paper's names; in code and in the CSV tables, __add__ is add." in outline.text
+    assert "__add__ (add)" in outline.text
 
 
 def test_the_settings_shown_make_the_same_study(outline, study, tmp_path):
@@ -170,6 +198,11 @@ def test_table_puts_totals_last_and_keeps_exact_values_for_sorting():
     assert text.index("<tfoot>") < text.index("Total") and '<th colspan="2" scope="colgroup">group</th>' in text
     assert "a &lt;note&gt;" in text and ">API</span>" in text
     Outline(text)
+
+
+def test_a_column_with_nothing_to_count_is_aligned_like_numbers():
+    text = page.table(pd.DataFrame({"api": ["relu"], "perf": ["/"], "note": [""]}))
+    assert '<td class="number">/</td><td class="short"></td>' in text
 
 
 def test_table_of_nothing_says_so():

@@ -93,8 +93,9 @@ class TestValidity:
         reasons = cell(tables.validity(study), "conv2d", "sort_reasons")
         assert reasons == "1 x RuntimeError: expected # channels, got #; 1 x signal #"
 
-    def test_rows_are_the_papers_fifteen_and_a_total(self, study):
-        assert list(tables.validity(study)["api"]) == [*PAPER_APIS, "Total"]
+    def test_rows_are_the_papers_fifteen_tested_ones_first_and_a_total(self, study):
+        untested = [api for api in PAPER_APIS if api not in ("conv2d", "relu")]
+        assert list(tables.validity(study)["api"]) == ["relu", "conv2d", *untested, "Total"]
         assert list(tables.validity(study, "tested")["api"]) == ["conv2d", "relu", "Total"]
         assert list(tables.validity(study, ["relu"])["api"]) == ["relu", "Total"]
 
@@ -200,11 +201,36 @@ class TestBugs:
         assert cell(table, "linear", "sort_evidence_nan") == 1
         assert cell(table, "linear", "sort_evidence_exception") == 1
         assert cell(table, "linear", "sort_evidence_crash") == 1
-        assert cell(table, "linear", "sort_evidence_findings") == 4
+        assert cell(table, "linear", "sort_evidence_findings") == 3  # suspect, nan, crash; both sides refused e
         assert cell(table, "gelu", "sort_evidence_amplified") == 1
         assert cell(table, "gelu", "sort_evidence_findings") == 0  # amplification accuses nobody
-        assert cell(table, "Total", "sort_evidence_findings") == 4
+        assert cell(table, "Total", "sort_evidence_findings") == 3
         assert cell(table, "linear", "single_evidence_identical") == 1
+
+    @pytest.mark.parametrize(("side", "accused"), [("reference", 1), ("candidate", 1), ("both", 0)])
+    def test_an_exception_accuses_only_if_one_side_raised_it(self, side, accused):
+        study = study_of([call("a", 0, "linear", status="exception", side=side, message="RuntimeError: refused")])
+        table = tables.evidence_rule(study)
+        assert cell(table, "linear", "sort_evidence_exception") == 1
+        assert cell(table, "linear", "sort_evidence_findings") == accused
+        assert len(tables.accusing(study)) == accused
+
+    def test_a_method_without_any_attempt_has_slashes_and_the_manifests_reason(self, tmp_path):
+        study = study_of(self.ROWS)
+        study.config = study.config.model_copy(update={"methods": ["titanfuzz"]})
+        study.directory = tmp_path  # holds no outcomes
+        study.__dict__["baseline_cases"] = {}
+        reason = "needs a language model"
+        study.manifest["stages"]["baselines"] = {
+            "methods": {"titanfuzz": {"absent": dict.fromkeys(PAPER_APIS, reason), "missing": "a language model"}}
+        }
+        for make, column in ((tables.validity, "attempts"), (tables.bugs, "crash"), (tables.bugs, "evidence_findings")):
+            for apis in (None, "tested"):
+                table = make(study, apis)
+                assert set(table[f"titanfuzz_{column}"]) == {"/"}
+                assert any(note.startswith("TitanFuzz: no attempt on") and note.endswith(reason)
+                           for note in table.attrs["footnotes"])  # fmt: skip
+        assert set(tables.invalid(study)["method"]) == {"SORT"}
 
     def test_every_attempt_has_one_verdict(self, study):
         table = tables.evidence_rule(study)
@@ -233,7 +259,7 @@ class TestInteractions:
         assert cell(table, "relu", "single") == pytest.approx(2e-5)
         assert math.isnan(cell(table, "conv2d", "sort"))
         assert list(table.columns) == ["api", "paper_name", "sort", "single"]
-        assert list(table["paper_name"]) == list(PAPER_APIS.values())
+        assert list(table["paper_name"]) == ["relu", *(name for name in PAPER_APIS.values() if name != "relu")]
 
     def test_a_call_is_involved_by_what_it_feeds_however_indirectly(self):
         # conv2d -> batch_norm -> relu, only the last beyond the threshold; dropout hangs beside and feeds nothing.
@@ -342,6 +368,11 @@ class TestShow:
         assert list(tables.show(self.TABLE, "paper_").table) == ["api", "b"]
         assert list(tables.show(self.TABLE, "sort_", "paper_").table) == ["api", "sort_a", "paper_b"]
 
+    def test_long_texts_are_whole_and_small_numbers_scientific(self):
+        reason = "error against float64 " + "very " * 30 + "large"
+        page = tables.show(pd.DataFrame({"difference": [4.2e-6, 0.0], "reason": [reason, ""]}))._repr_html_()
+        assert reason in page and ">4.2e-06<" in page and ">0<" in page
+
     def test_an_empty_table_says_so(self):
         assert repr(tables.show(self.TABLE.iloc[:0])) == "* no rows"
 
@@ -374,7 +405,7 @@ class TestRealStudy:
         written = {path.stem: pd.read_csv(path) for path in (tiny_study.directory / "tables").glob("*.csv")}
         assert set(written) == {*tables.TABLES, "footnotes"}
         assert not [(name, c) for name, table in written.items() for c in table if "second" in c or c == "time"]
-        assert list(written["average_difference"]["api"]) == list(PAPER_APIS)
+        assert set(written["average_difference"]["api"]) == set(PAPER_APIS)
 
     def test_a_second_run_gives_the_same_tables_to_the_last_digit(self, tiny_study, tmp_path):
         again = complete(Study.create(load_config("tiny"), tmp_path / "again"), progress=False)

@@ -6,6 +6,7 @@ import html
 import numbers
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from sortlib.apis import paper_name
@@ -68,23 +69,31 @@ def _short(value):
 
 def _html(table):
     """A table with whole texts and unbroken numbers; pandas cuts the one and lets a browser wrap the other."""
-    head = "".join(f'<th style="{_TEXT}">{html.escape(str(name))}</th>' for name in table)
-    rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table.itertuples(index=False, name=None))
-    return f'<table class="dataframe" border="0"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    columns = [[_words(value) for value in table.iloc[:, place]] for place in range(table.shape[1])]
+    right = [all(number for _, number in column) for column in columns]
+    head = "".join(_cell("th", str(name), number) for name, number in zip(table, right, strict=True))
+    rows = "".join(f"<tr>{''.join(_cell('td', *cell) for cell in row)}</tr>" for row in zip(*columns, strict=True))
+    return (f'<table class="dataframe"><thead><tr>{head}</tr></thead>'
+            f"<tbody>{rows}</tbody></table>")  # fmt: skip
 
 
-def _cell(value):
-    missing = value is None or value is pd.NA or value is pd.NaT or value != value
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    words = NOTHING if missing else _short(value) if number and not isinstance(value, numbers.Integral) else str(value)
-    style = _NUMBER if number or words == NOTHING else _TEXT if len(words) <= _LONG else _PROSE
-    return f'<td style="{style}">{html.escape(words)}</td>'
+def _words(value):
+    """A cell's text, and whether it is a number or nothing to count."""
+    if pd.api.types.is_scalar(value) and pd.isna(value):
+        return NOTHING, True
+    if isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_)):
+        return str(value) if isinstance(value, numbers.Integral) else _short(value), True
+    return str(value), str(value) == NOTHING
 
 
-_LONG = 28  # characters above which a cell may take several lines
-_NUMBER = "white-space: nowrap; text-align: right"
-_TEXT = "white-space: nowrap; text-align: left"
-_PROSE = "min-width: 16em; white-space: normal; text-align: left"
+def _cell(tag, words, number):
+    space = "normal; min-width: 16em" if len(words) > _LONG else "nowrap"
+    return (
+        f'<{tag} style="text-align: {"right" if number else "left"}; white-space: {space}">{html.escape(words)}</{tag}>'
+    )
+
+
+_LONG = 40  # characters above which a cell may take several lines
 
 
 def show(table: pd.DataFrame, *columns: str) -> Shown:

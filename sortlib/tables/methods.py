@@ -145,7 +145,10 @@ def absences(study, missing) -> list[str]:
     for api, found in reasons.items():
         for reason, names in found.items():
             lines.setdefault((" and ".join(names), reason), []).append(api)
-    return [f"{names}: no attempt on {', '.join(map(both_names, apis))}: {reason}" for (names, reason), apis in lines.items()]
+    return [
+        f"{names}: no attempt on {', '.join(map(both_names, apis))}: {reason}"
+        for (names, reason), apis in lines.items()
+    ]
 
 
 def _why_absent(study, method, api):

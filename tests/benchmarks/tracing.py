@@ -68,16 +68,41 @@ def medians(calls, repeats) -> dict:
     return {name: statistics.median(times[1:]) for name, times in taken.items()}
 
 
-def peak(call) -> float | None:
-    """Largest resident memory during a call in MB; None where the system does not tell."""
-    try:
-        ctypes.CDLL("libc.so.6").malloc_trim(0)  # what earlier passes have freed is not counted
-        Path("/proc/self/clear_refs").write_text("5")  # starts the peak anew
-        call()
-        line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    except (OSError, StopIteration):
-        return None
+def peak(call) -> float:
+    """Largest resident memory during a call in MB."""
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # what earlier passes have freed is not counted
+    Path("/proc/self/clear_refs").write_text("5")  # starts the peak anew
+    call()
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1000
+
+
+_MMAP_THRESHOLD = -3  # of glibc's mallopt
+
+
+def memory_above(bare, traced) -> float | None:
+    """MB by which the peak of a traced pass lies above that of a bare one; None where the system does not tell.
+
+    Measured in a fork, in which every block of 1 MB and more goes back to the system when it is freed, so that what is
+    counted is what is held and not how the heap has come to be divided.
+    """
+    try:
+        receive, send = os.pipe()
+        child = os.fork()
+    except (AttributeError, OSError):
+        return None
+    if not child:
+        try:
+            ctypes.CDLL("libc.so.6").mallopt(_MMAP_THRESHOLD, 1 << 20)
+            bare()
+            os.write(send, repr(-peak(bare) + peak(traced)).encode())
+        finally:
+            os._exit(0)
+    os.close(send)
+    with os.fdopen(receive) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    return float(text) if text else None
 
 
 def measured(name, zoo, repeats) -> dict:
@@ -99,9 +124,9 @@ def measured(name, zoo, repeats) -> dict:
     }
     bare()
     gc.collect()
-    peaks = [peak(bare), peak(calls["records"])]
+    memory = memory_above(bare, calls["records"])
     result = medians(calls, repeats)
-    result["memory"] = peaks[1] - peaks[0] if None not in peaks else None
+    result["memory"] = memory
     result["calls"] = len(calls["graph"]()[0].nodes)
     return result
 
