@@ -93,5 +93,6 @@ def digest(tensors) -> str:
     state = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
         state.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-        state.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        if tensor.numel():
+            state.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return state.hexdigest()

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -130,9 +130,8 @@ def generate(
         raise SortError(f"unknown sampler {sampler!r}; valid: {choices(SAMPLERS)}")
     if per_pattern < 1:
         raise SortError(f"per_pattern is {per_pattern}; it must be 1 or more")
-    records = [r for item in records for r in (item if isinstance(item, (list, tuple)) else [item])]
+    records, names = _told_apart(records, graphs)
     index = RecordIndex(records, max_elements)
-    names = [graph.name for graph in graphs]
     cases, skipped = CaseList(left_out=index.left_out), {}
     for pattern in patterns:
         made, reason = _cases_of(pattern, index, names, per_pattern, seed, sampler)
@@ -143,6 +142,24 @@ def generate(
             progress(1)
     cases.skipped = skipped
     return cases
+
+
+def _told_apart(records, graphs):
+    """Flat records, and the name that each graph's records go by.
+
+    Models of one class share a name. Given as one list for each graph, their records are renamed; a flat list of them
+    could not be told apart.
+    """
+    names = [graph.name for graph in graphs]
+    nested = len(records) > 0 and all(isinstance(item, (list, tuple)) for item in records)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice and not (nested and len(records) == len(graphs)):
+        raise SortError(f"{names.count(twice[0])} graphs are called {twice[0]!r}, so their records cannot be told "
+                        "apart; give records as a list for each graph, or names by Tracer(name=...)")  # fmt: skip
+    if twice:
+        names = [f"{name}#{position}" for position, name in enumerate(names)]
+        records = [[replace(r, graph=name) for r in part] for name, part in zip(names, records, strict=True)]
+    return [r for part in records for r in part] if nested else list(records), names
 
 
 # ---- the index of records ----

@@ -49,7 +49,7 @@ def run_notebooks(study: Study, progress: bool = True, kernels: int = 2) -> list
     ):
         directory = str(study.directory.resolve())
         running = {pool.submit(_execute, path, outputs[path.name].resolve(), directory): path for path in todo}
-        for future in as_completed(running):
+        for future in _until_interrupted(pool, running):
             path = running[future]
             bar.set_description(f"notebooks {path.stem}")
             try:
@@ -62,6 +62,15 @@ def run_notebooks(study: Study, progress: bool = True, kernels: int = 2) -> list
     if failures:
         raise SortError("; ".join(sorted(failures)))
     return list(outputs.values())
+
+
+def _until_interrupted(pool, running):
+    """Finished notebooks as they come; Ctrl-C drops those that have not begun."""
+    try:
+        yield from as_completed(running)
+    except KeyboardInterrupt:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
 
 
 def _execute(path, output, directory):

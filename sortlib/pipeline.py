@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import hashlib
+import importlib.util
 import time
 from collections import Counter
 from pathlib import Path
@@ -73,10 +76,12 @@ def candidate_of(config: StudyConfig) -> str:
 
 def _trace(study, progress):
     zoo = load_zoo(study.config.zoo)
-    wanted = {entry.name: fingerprint(entry.model_dump(mode="json"), zoo.seed, study.manifest["made_with"]["torch"])
+    wanted = {entry.name: fingerprint(entry.model_dump(mode="json"), zoo.seed, study.manifest["made_with"]["torch"],
+                                      *state_of_files(entry))
               for entry in zoo.models}  # fmt: skip
     done = study.stage("trace").get("done", {})
-    todo = [entry for entry in zoo.models if done.get(entry.name, {}).get("fingerprint") != wanted[entry.name]]
+    todo = [entry for entry in zoo.models if done.get(entry.name, {}).get("fingerprint") != wanted[entry.name]
+            or not study.holds(f"graphs/{entry.name}.json", f"records/{entry.name}.parquet")]  # fmt: skip
     mark = fingerprint(wanted)
     if not todo and study.stage("trace").get("fingerprint") == mark:
         return
@@ -87,6 +92,21 @@ def _trace(study, progress):
             study.note("trace", done=done, models=[name for name in wanted if name in done])
     study.note("trace", done=done, models=list(wanted), fingerprint=mark)
     study.forget("graphs", "records")
+
+
+def state_of_files(entry) -> list:
+    """What an entry stands on beside its own text: the user's code, weights and images, so that a change is seen."""
+    place = str(entry.model).rpartition(":")[0]
+    code = Path(place) if place.endswith(".py") else None
+    if entry.source == "custom" and code is None and place:
+        found = importlib.util.find_spec(place.partition(".")[0]) and importlib.util.find_spec(place)
+        code = Path(found.origin) if found and found.origin else None
+    state = [hashlib.sha256(code.read_bytes()).hexdigest()] if code and code.is_file() else []
+    roots = [Path(path) for path in (entry.checkpoint, entry.inputs.path) if path]
+    for root in roots:
+        files = sorted(root.rglob("*")) if root.is_dir() else [root]
+        state += [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
+    return state
 
 
 def _trace_model(study, entry, zoo) -> dict:
@@ -111,11 +131,14 @@ def _trace_model(study, entry, zoo) -> dict:
 def _mine(study, progress):
     settings = study.config.mining
     mark = fingerprint(study.stage("trace")["fingerprint"], settings.model_dump())
-    if study.stage("mine").get("fingerprint") == mark:
+    if study.stage("mine").get("fingerprint") == mark and study.holds("patterns.json"):
         return
     patterns = mine(study.graphs, **settings.model_dump(), progress=progress or None)
     if patterns.complete_up_to < settings.max_nodes:  # Ctrl-C gives a part of the answer, which is not the study's
         raise KeyboardInterrupt
+    if not patterns:
+        raise SortError(f"study {study.config.name}: {patterns.note}; mining.min_support is {settings.min_support}, "
+                        f"mining.max_nodes {settings.max_nodes}, and there are {len(study.graphs)} models")  # fmt: skip
     study.save_patterns(patterns)
     sizes = Counter(len(pattern.nodes) for pattern in patterns)
     joins = sum(pattern.has_join for pattern in patterns)
@@ -135,7 +158,7 @@ def _generate_cases(study, progress):
     settings, seed = study.config.generation, study.config.seed
     ablation = baselines.SINGLE in study.config.methods
     mark = fingerprint(study.stage("mine")["fingerprint"], settings.model_dump(), seed, *([] if ablation else [False]))
-    if study.stage("generate").get("fingerprint") == mark:
+    if study.stage("generate").get("fingerprint") == mark and study.holds("cases.parquet"):
         return
     chosen = spread(study.patterns, settings.max_patterns)
     options = {"seed": seed, "sampler": settings.sampler, "max_elements": settings.max_elements}
@@ -148,6 +171,7 @@ def _generate_cases(study, progress):
     study.note(
         "generate", fingerprint=mark, patterns_mined=len(study.patterns), patterns_tested=len(chosen),
         cases=len(sort), single_api_cases=len(single), without_case={**sort.skipped, **single.skipped},
+        records_left_out=dict(sort.left_out),
     )  # fmt: skip
     study.forget("cases")
 
@@ -191,7 +215,28 @@ def _run_cases(study, reference, candidate, progress):
     pending = [case for case in study.cases if case.id not in done]
     if not pending:
         return
-    writer = Parts(folder, len(parts))
+    with only_one(folder):
+        _run_pending(study, pending, folder, len(parts), reference, candidate, progress)
+
+
+@contextlib.contextmanager
+def only_one(folder):
+    """Keep a second process from running the same cases at the same time."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system
+        yield
+        return
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise SortError(f"{folder}: another process runs these cases; wait for it, or stop it first") from None
+        yield
+
+
+def _run_pending(study, pending, folder, count, reference, candidate, progress):
+    writer = Parts(folder, count)
     versions = {}
     total = len(study.cases)
     with tqdm(total=total, initial=total - len(pending), desc=f"run {reference} against {candidate}", unit="case",
@@ -234,7 +279,7 @@ def _tables(study, progress):
 
     compared = [study.stage("baselines"), study.config.methods] if baselines.chosen(study.config) else []
     mark = fingerprint(study.stage("generate"), study.stage("run"), study.config.threshold, *compared)
-    if study.stage("tables").get("fingerprint") != mark:
+    if study.stage("tables").get("fingerprint") != mark or not study.holds("tables/findings.csv"):
         tables.write_all(study)
         study.note("tables", fingerprint=mark)
 

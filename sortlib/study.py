@@ -38,7 +38,7 @@ class Mining(_Part):
 
     min_support: _Count = 5
     min_nodes: Annotated[int, Field(ge=2, strict=True)] = 2
-    max_nodes: Annotated[int, Field(ge=2, strict=True)] = 7
+    max_nodes: Annotated[int, Field(ge=2, le=15, strict=True)] = 7
     keep: Literal["all", "closed", "maximal"] = "all"
 
     @model_validator(mode="after")
@@ -241,6 +241,10 @@ class Study:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
+    def holds(self, *names) -> bool:
+        """Whether files of the study are there."""
+        return all((self.directory / name).exists() for name in names)
+
     def forget(self, *names):
         """Drop nouns read before, after a stage has written them anew."""
         for name in names:
@@ -255,7 +259,7 @@ class Study:
 
     @cached_property
     def graphs(self) -> list[ApiGraph]:
-        return [ApiGraph.load(self._have("graphs", f"{model}.json")) for model in self.models]
+        return [self._read(ApiGraph.load, self._have("graphs", f"{model}.json")) for model in self.models]
 
     @cached_property
     def records(self):
@@ -269,7 +273,7 @@ class Study:
     @cached_property
     def patterns(self) -> list[Pattern]:
         self._done("mine")
-        rows = json.loads(self._have("patterns.json").read_text(encoding="utf-8"))
+        rows = self._read(lambda path: json.loads(path.read_text(encoding="utf-8")), self._have("patterns.json"))
         return [_read_pattern(row) for row in rows]
 
     def save_patterns(self, patterns):
@@ -279,7 +283,7 @@ class Study:
 
     @cached_property
     def cases(self) -> list[TestCase]:
-        return _read_cases(self._have("cases.parquet"))
+        return self._read(_read_cases, self._have("cases.parquet"))
 
     @cached_property
     def baseline_cases(self) -> dict[str, list[TestCase]]:
@@ -340,7 +344,7 @@ class Study:
         import pandas as pd
 
         folder = self.outcome_folder
-        parts = [pd.read_parquet(file) for file in sorted(folder.glob("part-*.parquet"))] if folder.is_dir() else []
+        parts = [self._read(pd.read_parquet, file) for file in sorted(folder.glob("part-*.parquet"))]
         if not parts:
             raise SortError(f"{self.directory}: nothing was run yet; continue with 'sortlib study "
                             f"{self.config.name} --out {self.directory}'")  # fmt: skip
@@ -351,7 +355,8 @@ class Study:
         """Rows of every attempt of the other methods, in the order of the attempts; empty if there are none."""
         import pandas as pd
 
-        parts = [pd.read_parquet(file) for file in sorted(self.outcome_folder.glob("baselines/part-*.parquet"))]
+        files = sorted(self.outcome_folder.glob("baselines/part-*.parquet"))
+        parts = [self._read(pd.read_parquet, file) for file in files]
         cases = [case for cases in self.baseline_cases.values() for case in cases]
         return _ordered(parts, cases) if parts else pd.DataFrame(columns=["case", "pattern", "api", "candidate"])
 
@@ -401,6 +406,20 @@ class Study:
         rows = pd.concat([self.judged, self.judged_single], ignore_index=True)
         return findings_of(rows.rename(columns={"evidence": "verdict"}))
 
+    def _damaged(self, path, error):
+        return SortError(f"{path}: is damaged ({type(error).__name__}); delete it and run 'sortlib study "
+                         f"{self.config.name} --out {self.directory}' to make it anew")  # fmt: skip
+
+    def _read(self, reader, path):
+        """What ``reader`` makes of a file, or one line that says how to get a damaged one back."""
+        try:
+            return reader(path)
+        except SortError:
+            raise
+        except Exception as error:
+            raise SortError(f"{path}: is damaged ({type(error).__name__}); delete it and run 'sortlib study "
+                            f"{self.config.name} --out {self.directory}' to make it anew") from error  # fmt: skip
+
     def _done(self, stage):
         if "fingerprint" not in self.stage(stage):
             raise SortError(f"{self.directory}: stage {stage} was not done for this configuration; continue with "
@@ -426,7 +445,8 @@ def _ordered(parts, cases):
 
     order = {case.id: position for position, case in enumerate(cases)}
     rows = pd.concat([part.dropna(axis=1, how="all") for part in parts], ignore_index=True)
-    rows = rows[rows["case"].isin(order)]
+    # A case that two processes ran at once counts once; whatever the order, its first rows stand.
+    rows = rows[rows["case"].isin(order)].drop_duplicates(["case", "node"])
     place = rows["case"].map(order)
     return rows.assign(_place=place).sort_values(["_place", "node"]).drop(columns="_place").reset_index(drop=True)
 

@@ -290,3 +290,16 @@ def test_mistakes_get_one_line(options, message):
     with pytest.raises(SortError) as error:
         generate([], [], [], **options)
     assert str(error.value).startswith(message)
+
+
+def test_models_of_one_class_keep_their_own_records():
+    """Records find their graph by name, so a second ``Sequential`` must not overwrite the first one's."""
+    models = [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()) for _ in range(2)]
+    models.append(torch.nn.Sequential(torch.nn.Flatten(0)))
+    graphs, records = zip(*(sl.trace(model, torch.ones(2, 4)) for model in models), strict=True)
+    patterns = sl.mine(graphs, min_support=2)
+    cases = sl.generate(patterns, records, graphs, per_pattern=3)
+    assert [[node.api for node in case.nodes] for case in cases] == [["linear", "relu"]] * 3
+    flat = [record for part in records for record in part]
+    with pytest.raises(SortError, match="3 graphs are called 'Sequential'.*give records as a list for each graph"):
+        sl.generate(patterns, flat, graphs)

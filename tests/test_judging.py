@@ -131,7 +131,8 @@ def test_the_rule_of_evidence(changes, expected):
 def test_reasons_carry_the_numbers():
     _, reason = verdict(candidate_error=0.25, candidate_ratio=40.0, candidate_own_ratio=123.0)
     assert reason == (
-        "error against float64 0.25 on the candidate, 1e-06 on the reference; 123 times the rounding of the result"
+        "error against float64 0.25 on the candidate, 1e-06 on the reference; 123 times the rounding of the result, "
+        "40 times the rounding bound"
     )
     assert (
         verdict(status="crash", side="candidate", message="killed by SIGSEGV")[1] == "on candidate: killed by SIGSEGV"

@@ -392,6 +392,23 @@ def test_an_id_that_is_used_again_makes_no_edge():
     assert edges(graph) == [(5, 6, "input")]
 
 
+def test_memory_that_is_used_again_makes_no_edge():
+    """Memory that is gone is forgotten now and then, so that its address may come again."""
+
+    def model(x):
+        for _ in range(100):
+            y = x.clone().view(-1)
+        for _ in range(100):
+            y = y.add(1).view(-1)
+        return y
+
+    graph, records = trace(model, X)
+    chain = [(198 + 2 * k + 1, 200 + 2 * k, "operand") for k in range(100)]
+    views = [(2 * k, 2 * k + 1, "input") for k in range(200)]
+    assert edges(graph) == sorted(chain + views, key=lambda edge: edge[1])
+    assert graph.replay(records).ok
+
+
 def test_an_unseen_alias_of_a_produced_tensor_keeps_the_edge():
     graph, records = trace(lambda x: F.linear(x, nn.Parameter(x.t() @ x)), X)
     assert apis(graph) == ["t", "matmul", "linear"]

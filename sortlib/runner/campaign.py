@@ -125,34 +125,36 @@ def _pipeline(cases: Iterable, reference, candidate, timeout, versions):
 
 
 def _ask_twice(worker, timeout, op, **request):
-    """Messages, and the WorkerDied that a second try in a fresh process confirmed (or None)."""
+    """Messages, the WorkerDied that a second try in a fresh process confirmed, and the one that it did not confirm."""
     try:
-        return worker.ask(op, timeout, **request), None
-    except WorkerDied:
+        return worker.ask(op, timeout, **request), None, None
+    except WorkerDied as first:
         try:
-            return worker.ask(op, timeout, **request), None
+            return worker.ask(op, timeout, **request), None, first
         except WorkerDied as again:
-            return again.messages, again
+            return again.messages, again, None
 
 
 def _reference(worker, case, folder, timeout, lowered):
     """What the reference says of a case: its nodes by number (as text), and the digest of the inputs."""
     target = folder / case.id
     target.mkdir(exist_ok=True)
-    messages, death = _ask_twice(worker, timeout, "reference", case=case.to_json(), folder=str(target), lowered=lowered)
+    messages, death, once = _ask_twice(
+        worker, timeout, "reference", case=case.to_json(), folder=str(target), lowered=lowered
+    )
     nodes = {str(m["node"]): m for m in messages if "node" in m}
     ended = _ending(messages, death)
     if ended:
         node, status, text = ended
         # The candidate still runs the call, to see whether the other side ends as well.
         nodes[str(node)] = {"status": status, "error": text}
-    return nodes, next((m["digest"] for m in messages if "digest" in m), None)
+    return nodes, next((m["digest"] for m in messages if "digest" in m), None), once
 
 
 def _candidate(worker, case, outcome, folder, timeout, lowered):
     """The rows of a case by node number."""
-    nodes, digest = outcome
-    messages, death = _ask_twice(worker, timeout, "candidate", case=case.to_json(), reference=nodes)
+    nodes, digest, unsteady = outcome
+    messages, death, once = _ask_twice(worker, timeout, "candidate", case=case.to_json(), reference=nodes)
     shutil.rmtree(folder / case.id, ignore_errors=True)
     other = next((m["digest"] for m in messages if "digest" in m), None)
     if digest and other and digest != other:
@@ -166,6 +168,12 @@ def _candidate(worker, case, outcome, folder, timeout, lowered):
         side = "both" if "error" in given else "candidate"
         message = f"reference: {given['error']}; candidate: {text}" if side == "both" else text
         rows.setdefault(node, {"node": node, "status": status, "side": side, "message": message})
+    for side, first in (("reference", unsteady), ("candidate", once)):
+        if first is not None:  # not confirmed, so no outcome of its own, but never silent
+            node = next((m["at"] for m in reversed(first.messages) if "at" in m), 0)
+            text = f"{first.kind} of the {side} on the first try ({first}); a fresh process got through"
+            if node in rows:
+                rows[node]["message"] = "; ".join(filter(None, [rows[node].get("message", ""), text]))
     return rows
 
 

@@ -7,7 +7,7 @@ import json
 import torch
 
 from sortlib import thresholds
-from sortlib.features import encode, measure
+from sortlib.features import dtype_name, encode, measure
 from sortlib.runner import bounds, evidence
 from sortlib.runner.execution import full_precision, has_precision_flags, seed_of
 from sortlib.runner.transport import as_array, load_array, load_tensor
@@ -58,6 +58,12 @@ class Comparison:
                 found = [tuple(t.shape) for t in call.outputs]
                 return {**row, "status": "mismatch", "side": "candidate",
                         "message": f"output shapes {found}, reference {shapes}"}  # fmt: skip
+        if given.get("platform_dtype") == self.executor.platform["dtype"]:
+            wanted = [form["dtype"] for form in given["outputs"]]
+            found = [dtype_name(t.dtype) for t in local.outputs]
+            if found != wanted:
+                return {**row, "status": "mismatch", "side": "candidate",
+                        "message": f"output dtypes {found}, reference {wanted}"}  # fmt: skip
         row |= self._compare(node, position, own, local, arrays, given, seed)
         return {**row, "status": "ok", "side": "", "message": ""}
 

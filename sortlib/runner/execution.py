@@ -23,6 +23,9 @@ PRECISION_FLAGS = {
 }
 
 
+UNINITIALISED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+
+
 @dataclass
 class Call:
     """One executed call: its output tensors on the platform's device, or the exception that it raised."""
@@ -123,7 +126,12 @@ class Executor:
             return Call([], error=error)
         if node["api"] == "setitem":
             result = args[0]
-        return Call(tensors_in(result), seconds)
+        outputs = tensors_in(result)
+        if node["api"] in UNINITIALISED:
+            # What such memory holds is chance; zeros are as good, and the same in every run.
+            for output in outputs:
+                output.zero_()
+        return Call(outputs, seconds)
 
     def _function(self, target):
         function = apis.resolve(target)

@@ -123,7 +123,8 @@ class _Service:
                 continue
             known = self._evidence(Path(folder) / str(position), node, arguments, call, seed, lowered)
             nan_inputs = any(_has_nan(tensor, with_nan) for tensor in _tensors(arguments))
-            self.send(node=position, seconds=call.seconds, nan_inputs=nan_inputs, **known)
+            self.send(node=position, seconds=call.seconds, nan_inputs=nan_inputs,
+                      platform_dtype=self.executor.platform["dtype"], **known)  # fmt: skip
             produced |= {(position, k): tensor for k, tensor in enumerate(call.outputs)}
 
     def _evidence(self, prefix, node, arguments, call, seed, lowered):
