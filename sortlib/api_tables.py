@@ -171,3 +171,6 @@ IF_TENSOR = {("max", "dim"): "other", ("min", "dim"): "other", ("to", "dtype"): 
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 STEPS = "input hx params has_biases num_layers dropout train bidirectional batch_first"
 PACKED_STEPS = "input batch_sizes hx params has_biases num_layers dropout train bidirectional"
+
+# Return memory as it is found. Runs and replays set it to zero, so that all of them see the same.
+UNINITIALISED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}

@@ -17,11 +17,10 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
 
 from sortlib import apis
+from sortlib.api_tables import UNINITIALISED
 from sortlib.errors import SortError
 from sortlib.features import Opaque, memory_order
 
-# Return memory as it is found. It is set to zero in the run and in the replay, so that both see the same.
-UNINITIALISED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
 COLUMNS = 1021  # prime, so that no step of a tensor's own shape is a whole number of rows
 WHOLE = 1 << 14  # bytes up to which a tensor is hashed as it is
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import hashlib
 import importlib.util
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -19,14 +17,13 @@ from sortlib.errors import SortError, choices
 from sortlib.generation import generate
 from sortlib.graph import ApiGraph
 from sortlib.mining import mine
+from sortlib.outcomes import run_missing
 from sortlib.platform import default_candidate, require
-from sortlib.runner.campaign import campaign
 from sortlib.study import Study, StudyConfig, fingerprint, load_config
 from sortlib.tracing import Tracer
 from sortlib.zoo import load_zoo, prepare
 
 STAGES = ("trace", "mine", "generate", "run", "tables")
-FLUSH_SECONDS = 15  # at most this much finished work waits in memory for its Parquet part
 
 
 def complete(study: Study, upto: str = "tables", progress: bool = True) -> Study:
@@ -208,70 +205,14 @@ def _run(study, progress):
 
 
 def _run_cases(study, reference, candidate, progress):
-    folder = study.outcome_folder
-    folder.mkdir(parents=True, exist_ok=True)
-    parts = sorted(folder.glob("part-*.parquet"))
-    done = {case for part in parts for case in pd.read_parquet(part, columns=["case"])["case"]}
-    pending = [case for case in study.cases if case.id not in done]
-    if not pending:
+    versions = run_missing(study.outcome_folder, study.cases, reference, candidate, study.config.timeout,
+                           f"run {reference} against {candidate}", progress=progress)  # fmt: skip
+    if versions is None:
         return
-    with only_one(folder):
-        _run_pending(study, pending, folder, len(parts), reference, candidate, progress)
-
-
-@contextlib.contextmanager
-def only_one(folder):
-    """Keep a second process from running the same cases at the same time."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system
-        yield
-        return
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise SortError(f"{folder}: another process runs these cases; wait for it, or stop it first") from None
-        yield
-
-
-def _run_pending(study, pending, folder, count, reference, candidate, progress):
-    writer = Parts(folder, count)
-    versions = {}
-    total = len(study.cases)
-    with tqdm(total=total, initial=total - len(pending), desc=f"run {reference} against {candidate}", unit="case",
-              disable=not progress) as bar:  # fmt: skip
-        try:
-            for _, rows in campaign(pending, reference, candidate, study.config.timeout, versions=versions):
-                writer.add(rows)
-                bar.update()
-        finally:
-            writer.flush()
     if versions:
         study.manifest["workers"] = versions
         study.save_manifest()
     study.forget("all_outcomes", "outcomes", "single", "judged", "judged_single", "findings")
-
-
-class Parts:
-    """Append-only Parquet parts; a part is written whole or not at all."""
-
-    def __init__(self, folder, count):
-        self.folder, self.count, self.rows, self.since = folder, count, [], time.monotonic()
-
-    def add(self, rows):
-        self.rows += rows
-        if time.monotonic() - self.since > FLUSH_SECONDS:
-            self.flush()
-
-    def flush(self):
-        if not self.rows:
-            return
-        self.count += 1
-        path = self.folder / f"part-{self.count:05d}.parquet"
-        pd.DataFrame(self.rows).to_parquet(path.with_suffix(".new"))
-        path.with_suffix(".new").rename(path)
-        self.rows, self.since = [], time.monotonic()
 
 
 def _tables(study, progress):

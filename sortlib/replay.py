@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import torch
 
 from sortlib import apis
+from sortlib.api_tables import UNINITIALISED
 from sortlib.errors import SortError
-from sortlib.evidence import UNINITIALISED, Digest, Made, digest, random_states
+from sortlib.evidence import Digest, Made, digest, random_states
 from sortlib.features import TensorFeatures, map_tensors
 from sortlib.graph import ApiGraph
 from sortlib.recorder import _output_tensors

@@ -14,8 +14,8 @@ from sortlib.apis import PAPER_APIS
 from sortlib.baselines.base import Context
 from sortlib.baselines.registry import BASELINES, baseline
 from sortlib.errors import SortError
+from sortlib.outcomes import run_missing
 from sortlib.platform import require
-from sortlib.runner.campaign import campaign
 
 SINGLE = "single-api"
 
@@ -46,7 +46,7 @@ def generate_baselines(study, progress: bool = True):
         settings = config.baselines.model_dump(mode="json", exclude={"timeout"})
         mark = fingerprint(study.stage("trace")["fingerprint"], config.generation.inputs_per_api, config.seed,
                            config.generation.max_elements, settings)  # fmt: skip
-        if known.get(key, {}).get("fingerprint") == mark:
+        if known.get(key, {}).get("fingerprint") == mark and study.holds(f"baselines/{key}.parquet"):
             continue
         method, start = baseline(key), time.monotonic()
         missing = method.available(context)
@@ -69,35 +69,21 @@ def generate_baselines(study, progress: bool = True):
 
 def run_baselines(study, reference, candidate, progress: bool = True):
     """Run the attempts that have no outcome yet, method by method."""
-    import pandas as pd
-
-    from sortlib.pipeline import Parts
-
-    folder = study.outcome_folder / "baselines"
     keys = chosen(study.config)
     if not keys:
         return
     require(reference), require(candidate)
-    folder.mkdir(parents=True, exist_ok=True)
-    parts = sorted(folder.glob("part-*.parquet"))
-    done = {case for part in parts for case in pd.read_parquet(part, columns=["case"])["case"]}
     timeout = min(study.config.timeout, study.config.baselines.timeout)
-    count = len(parts)
     for key in keys:
-        cases = study.baseline_cases[key]
-        pending = [case for case in cases if case.id not in done]
-        if not pending:
-            continue
-        writer, start = Parts(folder, count), time.monotonic()
-        with tqdm(total=len(cases), initial=len(cases) - len(pending), desc=f"run {BASELINES[key].name}",
-                  unit="attempt", disable=not progress) as bar:  # fmt: skip
-            try:
-                for _, rows in campaign(pending, reference, candidate, timeout):
-                    writer.add(rows)
-                    bar.update()
-            finally:
-                writer.flush()
-                count = writer.count
+        start, versions = time.monotonic(), None
+        try:
+            versions = run_missing(study.outcome_folder / "baselines", study.baseline_cases[key], reference, candidate,
+                                   timeout, f"run {BASELINES[key].name}", "attempt", progress)  # fmt: skip
+        except BaseException:
+            versions = {}  # interrupted: what it took until then counts too
+            raise
+        finally:
+            if versions is not None:
                 study.spent(key, run=time.monotonic() - start)
     study.forget("baseline_outcomes")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from sortlib import apis
+from sortlib.api_tables import UNINITIALISED
 from sortlib.drawing import draw
 from sortlib.features import contiguous_strides, decode, map_tensors
 from sortlib.runner.transport import load_tensor
@@ -21,9 +22,6 @@ PRECISION_FLAGS = {
     "cuda.matmul.allow_fp16_reduced_precision_reduction": False,
     "cuda.matmul.allow_bf16_reduced_precision_reduction": False,
 }
-
-
-UNINITIALISED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 
 
 @dataclass
