@@ -8,7 +8,7 @@ import pandas as pd
 
 from sortlib.errors import SortError, choices
 from sortlib.features import CallRecord
-from sortlib.generation import TestCase
+from sortlib.generation import TestCase, tensor_forms
 from sortlib.judging import RANK
 from sortlib.tables.frames import table_of
 
@@ -169,20 +169,15 @@ def inputs(case: TestCase) -> pd.DataFrame:
     return table_of(rows, ["node", "api", "argument", "origin", "dtype", "shape", "minimum", "maximum"])
 
 
-def _leaves(form, name):
-    if isinstance(form, dict) and "$from" in form:
-        node, output = form["$from"]
-        yield name, {"origin": f"output {output} of node {node}"}
-    elif isinstance(form, dict) and "$draw" in form:
-        features = form["$draw"][1]["$tensor"]
-        kept = {key: features.get(key) for key in ("dtype", "minimum", "maximum")}
-        yield name, {"origin": "drawn", "shape": json.dumps(features["shape"]), **kept}
-    elif isinstance(form, dict):
-        for key, value in form.items():
-            yield from _leaves(value, f"{name}.{key}" if not key.startswith("$") else name)
-    elif isinstance(form, list):
-        for position, value in enumerate(form):
-            yield from _leaves(value, f"{name}.{position}")
+def _leaves(argument, name):
+    for place, form in tensor_forms(argument, name):
+        if "$from" in form:
+            node, output = form["$from"]
+            yield place, {"origin": f"output {output} of node {node}"}
+        else:
+            features = form["$draw"][1]["$tensor"]
+            kept = {key: features.get(key) for key in ("dtype", "minimum", "maximum")}
+            yield place, {"origin": "drawn", "shape": json.dumps(features["shape"]), **kept}
 
 
 def mining_settings(study) -> dict:

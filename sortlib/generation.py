@@ -392,6 +392,18 @@ def _case_node(record, wired, position):
     )  # fmt: skip
 
 
+def tensor_forms(form, name):
+    """(place, form) of every tensor of an argument in the form of a case."""
+    if isinstance(form, dict) and ("$from" in form or "$draw" in form):
+        yield name, form
+    elif isinstance(form, dict):
+        for key, value in form.items():
+            yield from tensor_forms(value, f"{name}.{key}" if not key.startswith("$") else name)
+    elif isinstance(form, list):
+        for position, value in enumerate(form):
+            yield from tensor_forms(value, f"{name}.{position}")
+
+
 @dataclass(frozen=True)
 class _Wired:
     place: list

@@ -306,15 +306,6 @@ def test_the_tiny_models_replay(name):
         proof(model, *args, **kwargs)
 
 
-@pytest.fixture
-def one_thread():
-    """Threads that wait for each other take many times as long on a machine that others use as well."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [entry.name for entry in load_zoo("quick").models])
 def test_the_quick_zoo_replays(one_thread, name):

@@ -70,15 +70,6 @@ def test_a_model_is_traced_and_its_trace_replays_bit_for_bit(zoo, name):
     assert result.calls > 20
 
 
-@pytest.fixture
-def one_thread():
-    """Threads that wait for each other take many times as long on a machine that others use as well."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("zoo", "name"), [pair for pair in ENTRIES if pair not in FEW])
 def test_every_model_is_traced_and_its_trace_replays_bit_for_bit(one_thread, zoo, name):

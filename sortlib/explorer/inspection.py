@@ -13,6 +13,7 @@ import pandas as pd
 from sortlib import details
 from sortlib.explorer.values import drawn
 from sortlib.features import TensorFeatures, decode
+from sortlib.generation import tensor_forms
 from sortlib.judging import Verdict
 
 _FEATURES = ("dtype", "shape", "minimum", "maximum", "mean", "std", "nan", "posinf", "neginf", "error", "ratio")
@@ -44,7 +45,9 @@ def of_case(entry, threshold, position, record) -> dict:
         "verdicts": _verdicts(row),
         "differences": _differences(row),
         "outputs": _outputs(row, entry.reference, entry.candidate),
-        "inputs": [_input(entry.case, *found) for name, form, _ in node.arguments for found in _leaves(form, name)],
+        "inputs": [
+            _input(entry.case, *found) for name, form, _ in node.arguments for found in tensor_forms(form, name)
+        ],
     }
 
 
@@ -136,15 +139,3 @@ def _input(case, name, form) -> dict:
     features: TensorFeatures = decode(content)
     origin = f"drawn, {features.dtype} {json.dumps(list(features.shape))}"
     return {"name": name, "origin": origin, "values": drawn(features, f"{case.id}/{stream}", case.sampler)}
-
-
-def _leaves(form, name):
-    """(place, form) of every tensor of an argument in the form of a case."""
-    if isinstance(form, dict) and ("$from" in form or "$draw" in form):
-        yield name, form
-    elif isinstance(form, dict):
-        for key, value in form.items():
-            yield from _leaves(value, f"{name}.{key}" if not key.startswith("$") else name)
-    elif isinstance(form, list):
-        for position, value in enumerate(form):
-            yield from _leaves(value, f"{name}.{position}")
