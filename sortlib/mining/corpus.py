@@ -49,12 +49,13 @@ class Corpus:
         self.node_graph = np.repeat(np.arange(len(graphs), dtype=np.int32), sizes)
         self.node_place = (np.arange(self.nodes) - self.first[self.node_graph]).astype(np.int32)
         self.node_api = np.array([api_number[node.api] for graph in graphs for node in graph.nodes], np.int32)
-        edges = [
-            (first + edge[0], argument_number[edge[2]], first + edge[1], place)
-            for first, graph in zip(self.first.tolist(), graphs, strict=False)
-            for place, edge in enumerate(graph.edges)
-        ]
-        src, argument, dst, place = np.array(edges, np.int64).reshape(-1, 4).T
+        counts = np.array([len(graph.edges) for graph in graphs], np.int64)
+        edges = [edge for graph in graphs for edge in graph.edges]
+        first = np.repeat(self.first[:-1], counts)
+        src = first + np.array([edge[0] for edge in edges], np.int64)
+        dst = first + np.array([edge[1] for edge in edges], np.int64)
+        argument = np.array([argument_number[edge[2]] for edge in edges], np.int64)
+        place = np.arange(len(edges)) - np.repeat(np.cumsum(counts) - counts, counts)
         banned = np.isin(self.node_api, [api_number[name] for name in exclude if name in api_number])
         keep = ~(banned[src] | banned[dst])
         src, argument, dst, place = src[keep], argument[keep], dst[keep], place[keep]
@@ -115,10 +116,21 @@ class Corpus:
         slot, self.slot_start, size = np.unique(own * max(self.kinds, 1) + kind, return_index=True, return_counts=True)
         self.slot_size = size
         self.slot_kind = slot % max(self.kinds, 1)
-        owner = slot // max(self.kinds, 1)
-        self.slot_ptr = np.searchsorted(owner, np.arange(self.nodes + 1))
+        self.slot_ptr = np.searchsorted(slot // max(self.kinds, 1), np.arange(self.nodes + 1))
+        self._look_up()
+
+    def _look_up(self):
+        """``slot_of`` from the lists of slots; by far the largest table, so it is made where it is needed."""
         self.slot_of = np.full((self.nodes, max(self.kinds, 1)), -1, np.int32)
-        self.slot_of[owner, self.slot_kind] = np.arange(len(slot))
+        owner = np.repeat(np.arange(self.nodes), np.diff(self.slot_ptr))
+        self.slot_of[owner, self.slot_kind] = np.arange(len(owner))
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "slot_of"}
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        self._look_up()
 
     def link(self, src, argument, dst):
         """Numbers of the links between given nodes (which must exist)."""

@@ -14,8 +14,8 @@ import numpy as np
 from sortlib.mining.canonical import NO_EDGE, Batch, mix
 from sortlib.mining.corpus import Corpus, spread
 
-BLOCK = 1 << 18  # embeddings treated at once
-FLAGS = 1 << 26  # bytes of the (extension, graph) table
+BLOCK = 1 << 17  # embeddings treated at once
+FLAGS = 1 << 25  # bytes of the (extension, graph) table
 
 
 @dataclass

@@ -64,34 +64,32 @@ def _merge_state(answers):
 class Run:
     """One run; ``found`` holds the results of the sizes up to ``complete``."""
 
-    def __init__(self, corpus: Corpus, min_support, max_nodes, limit, workers, report):
+    def __init__(self, corpus: Corpus, min_support, max_nodes, limit, team: Team, report):
         self.corpus, self.alphabet, self.min_support, self.max_nodes = corpus, corpus.alphabet, min_support, max_nodes
         self.limit, self.report = limit, report
         self.found: list[Found] = []
         self.complete, self.covered, self.total = 1, {}, 0
         self.dense_sizes: set[int] = set()
-        self.team = Team(corpus, limit, workers)
+        self.team = team
+        team.share(corpus, limit)
 
     def mine(self):
         """Find everything; may be ended by KeyboardInterrupt between or within sizes."""
-        try:
-            trees = self._seeds()
-            for size in range(2, self.max_nodes + 1):
-                if size > 2:
-                    trees = self._grow(trees, size)
-                    if trees is None:
-                        break
-                self.covered[size] = np.bitwise_or.reduce(self.team.call("reached"))
-                found = [trees, *self._close(trees)]
-                if any(part.partial is not None for part in found):
-                    self.dense_sizes.add(size)
-                self.found += found
-                self.total += sum(len(part.batch) for part in found)
-                self.complete = size
-                self.report(size, 1.0, self.total)
-            self.complete = self.max_nodes
-        finally:
-            self.team.close()
+        trees = self._seeds()
+        for size in range(2, self.max_nodes + 1):
+            if size > 2:
+                trees = self._grow(trees, size)
+                if trees is None:
+                    break
+            self.covered[size] = np.bitwise_or.reduce(self.team.call("reached"))
+            found = [trees, *self._close(trees)]
+            if any(part.partial is not None for part in found):
+                self.dense_sizes.add(size)
+            self.found += found
+            self.total += sum(len(part.batch) for part in found)
+            self.complete = size
+            self.report(size, 1.0, self.total)
+        self.complete = self.max_nodes
 
     def _seeds(self):
         triples = self.corpus.triples

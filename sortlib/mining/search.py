@@ -9,6 +9,7 @@ between the nodes of a tree. Each pattern is grown along one way only, the one w
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from sortlib.mining.canonical import MAX_NODES, NO_EDGE, canonical, pattern_id
 from sortlib.mining.corpus import Corpus
 from sortlib.mining.run import Run, support
 from sortlib.mining.subpatterns import next_smaller
+from sortlib.mining.team import Team
 
 KEEP = ("all", "closed", "maximal")
 
@@ -64,13 +66,23 @@ class Progress:
 
 
 class Occurrences(Sequence):
-    """The embeddings of one pattern, made into ``Embedding`` tuples when they are looked at."""
+    """The embeddings of one pattern, put in order and made into ``Embedding`` tuples when they are looked at.
 
-    def __init__(self, corpus, rows, links):
-        self._corpus, self._rows, self._links = corpus, rows, links
+    ``parts`` are the node numbers that each shard found, an embedding a column, by graph.
+    """
+
+    def __init__(self, corpus, parts, links):
+        self._corpus, self._parts, self._links = corpus, parts, links
 
     def __len__(self):
-        return self._rows.shape[1]
+        return sum(part.shape[1] for part in self._parts)
+
+    @property
+    def _rows(self):
+        if len(self._parts) > 1:
+            rows = np.concatenate(self._parts, axis=1)
+            self._parts = [rows[:, np.argsort(self._corpus.node_graph[rows[0]], kind="stable")]]
+        return self._parts[0]
 
     def __getitem__(self, index):
         if isinstance(index, slice):
@@ -152,20 +164,22 @@ def mine(
     result.complete_up_to = max_nodes
     result.note = _nothing_to_do(graphs, min_support)
     if not result.note:
-        corpus = Corpus(graphs, min_support, exclude)
-        result.note = _nothing_frequent(corpus, result, include, exclude)
-    if not result.note:
         limit = {"one per graph": 1, "all": None}.get(embeddings, embeddings)
-        with _reporter(progress, max_nodes) as report:
-            run = Run(corpus, min_support, max_nodes, limit, workers, report)
-            try:
-                run.mine()
-            except KeyboardInterrupt:
-                result.note = f"interrupted: the patterns are exact up to {run.complete} nodes, larger ones are missing"
-                result.complete_up_to = run.complete
-                warnings.warn(result.note, stacklevel=2)
-        result.covered_calls, result.dense_sizes = run.covered, run.dense_sizes
-        result.extend(_patterns(run, keep, min_nodes, set(include)))
+        with _reporter(progress, max_nodes) as report, contextlib.closing(Team(min(workers, len(graphs)))) as team:
+            corpus = Corpus(graphs, min_support, exclude)
+            result.note = _nothing_frequent(corpus, result, include, exclude)
+            if not result.note:
+                run = Run(corpus, min_support, max_nodes, limit, team, report)
+                try:
+                    run.mine()
+                except KeyboardInterrupt:
+                    result.note = (
+                        f"interrupted: the patterns are exact up to {run.complete} nodes, larger ones are missing"
+                    )
+                    result.complete_up_to = run.complete
+                    warnings.warn(result.note, stacklevel=2)
+                result.covered_calls, result.dense_sizes = run.covered, run.dense_sizes
+                result.extend(_patterns(run, keep, min_nodes, set(include)))
         if not result and not result.note:
             result.note = "no patterns: none of the frequent ones has the size or the APIs asked for"
     result.seconds = time.perf_counter() - begin
@@ -264,7 +278,9 @@ def _patterns(run, keep, min_nodes, include):
         batch = part.batch
         if batch.nodes.shape[1] < min_nodes:
             continue
-        graphs = np.unpackbits(part.graphs, axis=1, count=run.corpus.graphs).astype(bool)
+        kept = [(rows, ptr.tolist()) for rows, ptr in part.kept]
+        graph = np.nonzero(np.unpackbits(part.graphs, axis=1, count=run.corpus.graphs))[1].tolist()
+        ptr_graph = np.concatenate([[0], np.cumsum(support(part.graphs))]).tolist()
         links = np.stack([batch.src, batch.argument, batch.dst, batch.count], axis=2).tolist()
         for k in np.flatnonzero(chosen).tolist():
             nodes = tuple(apis[api] for api in batch.nodes[k].tolist())
@@ -272,20 +288,11 @@ def _patterns(run, keep, min_nodes, include):
                 continue
             real = [link for link in links[k] if link[1] != NO_EDGE]
             edges = tuple(Edge(src, dst, arguments[argument]) for src, argument, dst, n in real for _ in range(n))
-            where = tuple(np.flatnonzero(graphs[k]).tolist())
-            rows = [kept[:, ptr[k] : ptr[k + 1]] for kept, ptr in part.kept]
-            occurrences = Occurrences(run.corpus, _by_graph(run.corpus, rows), real)
+            where = tuple(graph[ptr_graph[k] : ptr_graph[k + 1]])
+            occurrences = Occurrences(run.corpus, [rows[:, ptr[k] : ptr[k + 1]] for rows, ptr in kept], real)
             result.append(Pattern(pattern_id(nodes, edges), nodes, edges, len(where), where, occurrences))
     result.sort(key=lambda pattern: (len(pattern.nodes), -pattern.support, pattern.id))
     return result
-
-
-def _by_graph(corpus, rows):
-    """The embeddings of all shards, by graph."""
-    if len(rows) == 1:
-        return rows[0]
-    rows = np.concatenate(rows, axis=1)
-    return rows[:, np.argsort(corpus.node_graph[rows[0]], kind="stable")]
 
 
 def _selection(found, alphabet, keep):

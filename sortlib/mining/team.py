@@ -1,11 +1,10 @@
-"""One shard in this process, or one in each of several worker processes."""
+"""The shards of a mining run: one in this process, one more in each of several worker processes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import pickle
-import signal
 import subprocess
 import sys
 
@@ -19,22 +18,24 @@ class Team:
     """Calls the same method of every shard and collects the answers.
 
     The workers are plain Python processes that read pickled calls from their standard input: nothing of the caller's
-    main module is run again, and no thread or lock of this process is copied.
+    main module is run again, and no thread or lock of this process is copied. They start at once, before there is
+    anything to share, since Python and NumPy need a moment to load. This process works on a shard too.
     """
 
-    def __init__(self, corpus, limit, workers=1):
-        parts = self._shares(corpus, min(workers, corpus.graphs))
+    def __init__(self, members=1):
         self.shard, self.workers = None, []
-        if len(parts) == 1:
-            self.shard = shard.Shard(corpus, parts[0], limit, shard.DENSE, shard.SAMPLE)
-            return
         path = os.pathsep.join(entry for entry in sys.path if entry)
         environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        for part in parts:
-            worker = subprocess.Popen([sys.executable, "-m", "sortlib.mining.team"], stdin=subprocess.PIPE,
-                                      stdout=subprocess.PIPE, env=environment)  # fmt: skip
-            self.workers.append(worker)
-            self._send(worker, (corpus, part, limit, shard.DENSE, shard.SAMPLE))
+        command, pipe = [sys.executable, "-m", "sortlib.mining.serving"], subprocess.PIPE
+        for _ in range(members - 1):
+            self.workers.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment))
+
+    def share(self, corpus, limit):
+        """Deal the graphs of a corpus out to the members."""
+        own, *others = self._shares(corpus, 1 + len(self.workers))
+        for worker, part in zip(self.workers, others, strict=True):
+            self._send(worker, _pickled((corpus, part, limit, shard.DENSE, shard.SAMPLE)))
+        self.shard = shard.Shard(corpus, own, limit, shard.DENSE, shard.SAMPLE)
 
     @staticmethod
     def _shares(corpus, count):
@@ -50,18 +51,17 @@ class Team:
     @staticmethod
     def _send(worker, message):
         try:
-            pickle.dump(message, worker.stdin, protocol=pickle.HIGHEST_PROTOCOL)
+            worker.stdin.write(message)
             worker.stdin.flush()
         except BrokenPipeError:
             raise SortError(f"mine: worker process {worker.pid} ended with code {worker.wait()}") from None
 
     def call(self, method, *args):
         """``method(*args)`` of every shard: a list of results."""
-        if self.shard is not None:
-            return [getattr(self.shard, method)(*args)]
+        message = _pickled((method, args)) if self.workers else None
         for worker in self.workers:
-            self._send(worker, (method, args))
-        answers = []
+            self._send(worker, message)
+        answers = [getattr(self.shard, method)(*args)]
         for worker in self.workers:
             try:
                 good, value = pickle.load(worker.stdout)
@@ -73,6 +73,7 @@ class Team:
         return answers
 
     def close(self):
+        """End the worker processes."""
         for worker in self.workers:
             worker.kill()
             worker.wait()
@@ -82,23 +83,5 @@ class Team:
         self.workers = []
 
 
-def _serve():
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle; it then ends this process
-    given, out = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing printed may get between the answers
-    mine = shard.Shard(*pickle.load(given))
-    while True:
-        try:
-            method, args = pickle.load(given)
-        except EOFError:
-            return
-        try:
-            answer = True, getattr(mine, method)(*args)
-        except Exception as error:
-            answer = False, error
-        pickle.dump(answer, out, protocol=pickle.HIGHEST_PROTOCOL)
-        out.flush()
-
-
-if __name__ == "__main__":
-    _serve()
+def _pickled(message):
+    return pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
