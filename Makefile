@@ -4,15 +4,21 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/ready
 
-.PHONY: help install study test lab lint lock clean
+# A second environment, for tests that compare two versions of PyTorch: torch and numpy, and nothing else.
+SECOND = .venv-second
+SECOND_TORCH ?= torch==2.13.0
+SECOND_READY = $(SECOND)/ready
+
+.PHONY: help install study test second lab lint lock clean
 
 help:
 	@echo "make study    install into $(VENV) and run the main job (the study 'quick') into runs/quick"
 	@echo "make test     install into $(VENV) and run the tests"
+	@echo "make second   install another PyTorch into $(SECOND), with which the tests then compare this one"
 	@echo "make lab      install into $(VENV) and open JupyterLab on the notebooks"
 	@echo "make lint     check the style of code and notebooks"
 	@echo "make lock     resolve the dependencies anew and write requirements.lock"
-	@echo "make clean    remove $(VENV)"
+	@echo "make clean    remove $(VENV) and $(SECOND)"
 
 # pip installs itself first: the versions that Python ships resolve large sets slowly.
 $(READY): requirements.lock pyproject.toml
@@ -26,6 +32,13 @@ install: $(READY)
 
 study: $(READY)
 	$(BIN)/sortlib study quick
+
+$(SECOND_READY):
+	$(PYTHON) -m venv $(SECOND)
+	$(SECOND)/bin/python -m pip install --progress-bar off --quiet "$(SECOND_TORCH)" numpy
+	touch $(SECOND_READY)
+
+second: $(SECOND_READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest
@@ -48,4 +61,4 @@ lock:
 	rm -rf $(VENV).lock
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(SECOND)

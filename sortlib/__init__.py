@@ -23,6 +23,9 @@ _HOME = {
     "Study": "sortlib.study",
     "open_study": "sortlib.pipeline",
     "explore": "sortlib.explorer",
+    "findings": "sortlib.grouping",
+    "minimize": "sortlib.minimizing",
+    "reproduce": "sortlib.reproducing.making",
 }
 _MODULES = {"apis", "details", "figures", "tables", "zoo"}
 

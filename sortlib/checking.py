@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +24,17 @@ from sortlib.features import encode, map_tensors
 from sortlib.generation import CaseNode, TestCase
 from sortlib.judging import RANK, Verdict, judge
 from sortlib.platform import Platform, require
+from sortlib.reproducing.checked import accused, reproduce_checked
 from sortlib.runner import evidence
 from sortlib.runner.campaign import campaign
 from sortlib.runner.execution import tensors_in
 from sortlib.runner.transport import exchange_folder, save_tensor
+from sortlib.thresholds import Table
 
 
-def check(expression, inputs, reference="cpu", candidate="cpu:baseline", timeout: float = 60):
+def check(
+    expression, inputs, reference="cpu", candidate="cpu:baseline", timeout: float = 60, backward=False, thresholds=None
+):
     """Run one expression on two platforms and judge every API call in it.
 
     Parameters
@@ -38,6 +44,9 @@ def check(expression, inputs, reference="cpu", candidate="cpu:baseline", timeout
     inputs : name -> NumPy array, tensor or plain value.
     reference, candidate : platforms, as in ``sl.run``.
     timeout : seconds on one platform.
+    backward : also run each call's backward pass, from an upstream gradient drawn for it, and judge the gradient of
+        every floating-point input like an output.
+    thresholds : ``sortlib.thresholds.Table``, or a file for ``Table.read``; None is the table of this package.
 
     Returns
     -------
@@ -50,14 +59,23 @@ def check(expression, inputs, reference="cpu", candidate="cpu:baseline", timeout
     SortError
         The expression fails or calls no API on its inputs; a platform is unknown or missing here.
     """
-    return check_many([(expression, inputs)], reference, candidate, timeout)[0]
+    return check_many([(expression, inputs)], reference, candidate, timeout, backward, thresholds)[0]
 
 
-def check_many(entries, reference="cpu", candidate="cpu:baseline", timeout: float = 60) -> list:
-    """``check`` for a list of (expression, inputs) on one pair of platforms, whose processes start only once."""
+def check_many(
+    entries, reference="cpu", candidate="cpu:baseline", timeout: float = 60, backward=False, thresholds=None
+) -> list:
+    """``check`` for a list of (expression, inputs) on one pair of platforms, whose processes start only once.
+
+    ``backward`` is one truth value, or one for each entry.
+    """
+    table = thresholds if thresholds is None or isinstance(thresholds, Table) else Table.read(thresholds)
+    entries = list(entries)
+    wanted = backward if isinstance(backward, (list, tuple)) else [backward] * len(entries)
     with exchange_folder() as folder:
-        cases = [_case(expression, inputs, folder / str(n)) for n, (expression, inputs) in enumerate(entries)]
-        return [_both_rules(rows) for _, rows in campaign(cases, reference, candidate, timeout)]
+        cases = [_case(expression, inputs, folder / str(n), gradients)
+                 for n, ((expression, inputs), gradients) in enumerate(zip(entries, wanted, strict=True))]  # fmt: skip
+        return [_both_rules(rows, table) for _, rows in campaign(cases, reference, candidate, timeout)]
 
 
 def compare_values(reference, candidate, api: str = ""):
@@ -85,11 +103,11 @@ def compare_values(reference, candidate, api: str = ""):
     return _both_rules([row])
 
 
-def _both_rules(rows):
+def _both_rules(rows, table=None):
     import pandas as pd
 
     outcomes = pd.DataFrame(rows)
-    paper, ours = judge(outcomes, "paper"), judge(outcomes, "evidence")
+    paper, ours = judge(outcomes, "paper"), judge(outcomes, "evidence", thresholds=table)
     return outcomes.assign(paper=paper["verdict"], symptom=paper["symptom"], evidence=ours["verdict"].astype(str),
                            reason=ours["reason"])  # fmt: skip
 
@@ -97,7 +115,7 @@ def _both_rules(rows):
 # ---- from an expression to a case ----
 
 
-def _case(expression, inputs, folder: Path) -> TestCase:
+def _case(expression, inputs, folder: Path, backward=False) -> TestCase:
     values = {name: _value(item) for name, item in inputs.items()}
     folder.mkdir()
     capture = _Capture(values.values(), folder)
@@ -115,8 +133,8 @@ def _case(expression, inputs, folder: Path) -> TestCase:
             raise SortError(f"{text}: {type(error).__name__}: {message}") from None
     if not capture.nodes:
         raise SortError(f"{text}: calls no PyTorch API on its inputs ({', '.join(values) or 'none given'})")
-    nodes = tuple(capture.nodes)
-    identity = json.dumps([text, [[n.target, n.arguments] for n in nodes], capture.digests])
+    nodes = tuple(replace(node, backward=backward) for node in capture.nodes)
+    identity = json.dumps([text, backward, [[n.target, n.arguments] for n in nodes], capture.digests])
     name = hashlib.sha256(identity.replace(str(folder), "").encode()).hexdigest()[:16]
     return TestCase(name, text, nodes, tuple(capture.edges), 0, "given")
 
@@ -199,21 +217,23 @@ def _special(value):
 # ---- files of known behaviour ----
 
 
-def check_file(path) -> list[dict]:
+def check_file(path, thresholds=None, reproduce=None) -> list[dict]:
     """Check every entry of a YAML file in the form of known behaviour.
 
     An entry has ``id``, ``inputs`` (name -> NumPy expression, with ``rng`` a fresh Philox generator of seed 0) and
     ``call``, or ``compare: values`` for two given results; ``reference`` and ``candidate`` are platforms, also as
-    "cpu with memory format channels_last" and with alternatives after a comma. ``paper`` and ``evidence`` are
-    expected verdicts. The file's expressions are executed: it is code, not data.
+    "cpu with memory format channels_last" and with alternatives after a comma. ``backward: true`` judges the gradients
+    too. ``paper`` and ``evidence`` are expected verdicts. The file's expressions are executed: it is code, not data.
 
     Returns
     -------
     list of dict
         For each entry ``id``, ``paper``, ``evidence`` and ``reason`` of its most serious call, ``expected`` and
-        ``ok`` (None where nothing was expected or the entry was skipped), ``skipped`` (why) and ``calls``.
+        ``ok`` (None where nothing was expected or the entry was skipped), ``skipped`` (why) and ``calls``. With
+        ``reproduce``, a folder, an entry that accuses a platform also has ``script`` and ``reproducer`` (its state).
     """
     entries = _read(path)
+    table = None if thresholds is None else Table.read(thresholds)
     results, groups = {}, {}
     for number, entry in enumerate(entries):
         where = f"{path}: {entry['id']}"
@@ -227,15 +247,21 @@ def check_file(path) -> list[dict]:
         if missing:
             results[number] = _result(entry, None, missing)
         else:
-            groups.setdefault(pair, []).append((number, entry["call"], values))
+            groups.setdefault(pair, []).append((number, entry["call"], values, entry.get("backward", False)))
     for (reference, candidate), members in groups.items():
-        found = check_many([(call, values) for _, call, values in members], reference, candidate)
-        for (number, *_), frame in zip(members, found, strict=True):
+        calls, backward = [(call, values) for _, call, values, _ in members], [member[-1] for member in members]
+        found = check_many(calls, reference, candidate, backward=backward, thresholds=table)
+        for (number, call, values, gradients), frame in zip(members, found, strict=True):
             results[number] = _result(entries[number], frame)
+            if reproduce is not None and accused(frame):
+                made = reproduce_checked(partial(_case, call, values, backward=gradients), entries[number]["id"], frame,
+                                         (reference, candidate), reproduce, table)  # fmt: skip
+                results[number] |= {"script": str(made.script), "reproducer": made.state}
     return [results[number] for number in range(len(entries))]
 
 
-_KEYS = {"id", "issue", "inputs", "call", "compare", "api", "reference", "candidate", "paper", "evidence"}
+_KEYS = {"id", "issue", "inputs", "call", "compare", "api", "reference", "candidate", "paper", "evidence",
+         "backward"}  # fmt: skip
 
 
 def _read(path) -> list[dict]:
@@ -263,6 +289,8 @@ def _read(path) -> list[dict]:
         for rule, valid in (("paper", {"pass", "fail"}), ("evidence", {str(verdict) for verdict in Verdict})):
             if rule in entry and str(entry[rule]) not in valid:
                 raise SortError(f"{where}: {rule}: {entry[rule]!r} is no verdict; valid: {choices(valid, len(valid))}")
+        if not isinstance(entry.get("backward", False), bool):
+            raise SortError(f"{where}: backward: must be true or false, not {entry['backward']!r}")
         if not isinstance(entry["inputs"], dict):
             raise SortError(f"{where}: inputs must be names and NumPy expressions")
     return entries
@@ -327,7 +355,7 @@ def _result(entry, frame, skipped=""):
 
 
 _SHOWN = ("api", "reference", "candidate", "paper", "evidence", "reason", "local_max_abs", "local_scale_ulp",
-          "reference_error", "candidate_error", "reference_ratio", "candidate_ratio")  # fmt: skip
+          "reference_error", "candidate_error", "reference_ratio", "candidate_ratio", "worst_output")  # fmt: skip
 
 
 def _plain(value):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sortlib.errors import SortError
+from sortlib.runner import command as run_command
 
 _STUDIES = "Study file, or the name of a bundled one: quick, quick-uniform, paper, tiny."
 _ZOOS = "Zoo file, or the name of a bundled one: quick, paper, tiny, torchvision, timm, transformers."
@@ -71,11 +73,16 @@ def study(
     constraints: Annotated[Path | None, typer.Option(help="Folder of DocTer's constraint files.")] = None,
     model: Annotated[str | None, typer.Option(help="Language model of TitanFuzz, as 'llm models' lists it.")] = None,
     programs: Annotated[Path | None, typer.Option(help="Folder of programs that TitanFuzz runs instead.")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler, such as tcp://head:8786, to run on.")] = None,
+    resource: Annotated[
+        list[str] | None, typer.Option(help="What each task needs of a Dask worker: GPU=1; may be repeated.")
+    ] = None,
     upto: Annotated[str, typer.Option(help="Last stage: trace, mine, generate, run or tables.")] = "tables",
     notebooks: Annotated[bool, typer.Option(help="Execute the notebooks and write the report.")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ):
     """Run a study from models to report. The same command resumes an interrupted one."""
+    from sortlib.cluster import connect, resources_of
     from sortlib.pipeline import check_ahead, complete
     from sortlib.study import Study, load_config, with_methods
 
@@ -88,8 +95,11 @@ def study(
     folders = {name: str(folder.resolve()) for name, folder in folders.items() if folder}
     config = with_methods(config, method, {**folders, "model": model})
     check_ahead(config)
+    if resource and not scheduler:
+        raise SortError("--resource is for a cluster: give --scheduler too")
     opened = Study.create(config, out or Path("runs") / config.name)
-    complete(opened, upto, progress=not quiet)
+    with connect(scheduler, resources_of(resource)) if scheduler else nullcontext() as executor:
+        complete(opened, upto, progress=not quiet, executor=executor)
     if upto == "tables":
         finish(opened, notebooks, not quiet)
 
@@ -155,29 +165,56 @@ def report(directory: Annotated[Path, typer.Argument(help="Directory of a comple
     print(f"Report: {write_report(Study(directory))}")
 
 
-@app.command()
-def platforms():
-    """List the platforms: which this machine has, and what the others lack."""
-    from sortlib.platform import platforms as table
+@app.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+             help=run_command.SUMMARY)  # fmt: skip
+def run(context: typer.Context):  # noqa: D103 - reads its own arguments, since it also works without typer
+    run_command.main(context.args)
 
-    rows = table()
+
+@app.command()
+def platforms(
+    more: Annotated[
+        list[str] | None, typer.Argument(help="Further platforms, such as cpu@/opt/torch-2.10/bin/python.")
+    ] = None,
+    study: Annotated[str | None, typer.Option(help="Study file whose own platforms are listed too.")] = None,
+    worth: Annotated[bool, typer.Option("--worth", help="Measure which of the 15 APIs differ from cpu.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+):
+    """List the platforms: which this machine has, what the others lack, and what each setting is worth."""
+    from sortlib.platform import platforms as table
+    from sortlib.study import load_config
+    from sortlib.worth import describe
+
+    own = load_config(study).platforms.own if study else None
+    rows = table(*(more or ()), worth=worth, own=own, progress=not quiet)
     width = rows["platform"].str.len().max()
     for row in rows.to_dict("records"):
-        state = "available" if row["available"] else f"missing: {row['missing']}"
+        torch = f", torch {row['torch']}" if "; run by " in row["what"] else ""
+        state = f"available{torch}" if row["available"] else f"missing: {row['missing']}"
         print(f"{row['platform']:<{width}}  {row['what']} [{state}]")
+        if worth and row["available"]:
+            for line in describe(row):
+                print(f"{'':<{width}}    {line}")
 
 
 @app.command()
 def check(
     file: Annotated[Path, typer.Argument(help="YAML list of entries with id, inputs and call; it is code and is run.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of a line per entry.")] = False,
+    reproduce: Annotated[
+        Path | None,
+        typer.Option(help="Folder for a stand-alone script and an issue text of each entry that accuses a platform."),
+    ] = None,
+    thresholds: Annotated[
+        Path | None, typer.Option(help="YAML list of own thresholds; 'sortlib thresholds --help' has the form.")
+    ] = None,
 ):
     """Judge single expressions on two platforms. The exit status is 1 where an expected verdict is not met."""
     import json
 
     from sortlib.checking import check_file
 
-    results = check_file(file)
+    results = check_file(file, thresholds, reproduce)
     if as_json:
         print(json.dumps(results, indent=1))
     else:
@@ -187,8 +224,57 @@ def check(
                 f"{result['evidence']} (paper: {result['paper']}): {result['reason']}")  # fmt: skip
             wrong = f" [expected {result['expected']}]" if result["ok"] is False else ""
             print(f"{result['id']:<{width}}  {verdict}{wrong}")
+            if result.get("script"):
+                print(f"{'':<{width}}  {result['script']}: {result['reproducer']}")
     if any(result["ok"] is False for result in results):
         raise typer.Exit(1)
+
+
+@app.command()
+def reproduce(
+    directory: Annotated[Path, typer.Argument(help="Directory of a study whose cases were run.")],
+    case: Annotated[str, typer.Argument(help="A case, or the id of a finding.")],
+    out: Annotated[Path | None, typer.Option(help="The script; findings/<finding>.py in the study by default.")] = None,
+    minimize: Annotated[bool, typer.Option("--minimize", help="Find the smallest such case first.")] = False,
+    seconds: Annotated[float, typer.Option(min=1, help="Time for --minimize.")] = 60,
+    node: Annotated[int | None, typer.Option(min=0, help="Call of the case; the most serious one by default.")] = None,
+    rule: Annotated[str, typer.Option(help="Rule that finds it: evidence or paper.")] = "evidence",
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+):
+    """Write a stand-alone script and an issue text for a finding. The exit status is 1 where the script, run here, does
+    not show the difference."""
+    from sortlib.reproducing.making import reproduce as make
+    from sortlib.study import Study
+
+    made = make(Study(directory), case, out, minimize=minimize, seconds=seconds, node=node, rule=rule,
+                progress=not quiet)  # fmt: skip
+    print(made.output)
+    print(f"\nScript: {made.script} ({made.state})\nIssue text: {made.issue}")
+    if made.gone:
+        print(f"No difference with: {'; '.join(made.gone)}")
+    if not made.reproduces:
+        raise typer.Exit(1)
+
+
+@app.command()
+def thresholds(
+    file: Annotated[Path | None, typer.Argument(help="YAML list of rows that change what is allowed.")] = None,
+):
+    """Show what rounding explains, by API family and dtype, and where each number comes from.
+
+    A row of the file has api or family, source, and dtype where it holds for one only; and bounds (multiples of the
+    derived bound), ulp (units in the last place of the output's largest value that are rounding in any case) or
+    clearly_worse (times the other side's error). For example:
+    - {api: gelu, dtype: bfloat16, bounds: 2, source: table 3 of the device's manual}
+    """
+    from sortlib.thresholds import Table
+
+    rows = (Table.read(file) if file else Table()).show()
+    print(f"{'':<10}{'dtype':<15}{'u':<11}{'bounds':<8}{'ulp':<6}{'worse':<7}bound in u (source)")
+    for row in rows:
+        unit = f"{row['u']:.3g}" if row["u"] else ""
+        print(f"{row['api'] or row['family']:<10}{row['dtype']:<15}{unit:<11}{row['bounds']:<8g}{row['ulp']:<6g}"
+              f"{row['clearly_worse']:<7g}{row['bound']} ({row['source']})")  # fmt: skip
 
 
 @app.command()
@@ -218,20 +304,28 @@ def trace(
     out: Annotated[Path | None, typer.Option(help="Directory for the graphs as JSON.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Replay each trace and compare all bits.")] = False,
     fake: Annotated[bool, typer.Option("--fake", help="Capture without computing, for models too big to run.")] = False,
+    train: Annotated[bool, typer.Option("--train", help="A training step, forward and backward, with gradients.")] = (
+        False
+    ),
+    records: Annotated[bool, typer.Option("--records", help="Write the records to --out too, as Parquet.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ):
-    """Trace the models of a zoo and count calls, edges and APIs against the paper's statistics."""
-    from sortlib.pipeline import trace_zoo
+    """Trace the models of a zoo and count calls, edges and APIs against the paper's statistics. The exit status is 1
+    where a model could not be traced or its replay differs."""
+    from sortlib.zoo_tracing import trace_zoo
 
-    table, apis, replays = trace_zoo(name, model, out, not quiet, verify, fake)
-    print(table.to_string(index=False))
-    calls = table["calls"]
-    print(f"\n{len(table)} models: {calls.mean():.0f} calls on average, {calls.min()} to {calls.max()} "
-          "(the paper's 49: 339, 29 to 1143)")  # fmt: skip
-    print(f"{len(apis)} APIs, most frequent first: {', '.join(apis)}")
-    for replay in replays:
+    traces = trace_zoo(name, model, out, not quiet, verify, fake, train, records)
+    if len(traces.table):
+        print(traces.table.to_string(index=False))
+        calls = traces.table["calls"]
+        print(f"\n{len(calls)} models: {calls.mean():.0f} calls on average, {calls.min()} to {calls.max()} "
+              "(the paper's 49: 339, 29 to 1143)")  # fmt: skip
+        print(f"{len(traces.apis)} APIs, most frequent first: {', '.join(traces.apis)}")
+    for replay in traces.replays:
         print(replay.describe())
-    if not all(replay.ok for replay in replays):
+    for failure in traces.failures.values():
+        print(f"sortlib: {failure}", file=sys.stderr)
+    if traces.failures or not all(replay.ok for replay in traces.replays):
         raise typer.Exit(1)
 
 

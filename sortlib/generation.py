@@ -31,6 +31,7 @@ class CaseNode:
 
     ``arguments`` holds (name, value, kind) in the form of ``features.encode``: tensors from inside the pattern are
     ``{"$from": [node, output]}``, tensors to be drawn ``{"$draw": [stream, features]}``; equal streams are one tensor.
+    With ``backward`` the gradients of its floating-point inputs are judged like further outputs.
     """
 
     api: str
@@ -41,6 +42,7 @@ class CaseNode:
     source: str = ""
     inplace: bool = False
     random: bool = False
+    backward: bool = False
 
 
 @dataclass(frozen=True, repr=False)

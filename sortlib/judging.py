@@ -10,7 +10,18 @@ import math
 from enum import StrEnum
 
 from sortlib.errors import SortError, choices
-from sortlib.thresholds import CLEARLY_WORSE, FEW, INDICES, PAPER_THRESHOLD, ULP_WITHOUT_TRUTH, UNDEFINED
+from sortlib.thresholds import (
+    FEW,
+    INDICES,
+    LIMITS,
+    PAPER_THRESHOLD,
+    SIGMAS,
+    SLOW_SECONDS,
+    SLOW_TIMES,
+    ULP_WITHOUT_TRUTH,
+    UNCOMPARABLE,
+    Table,
+)  # fmt: skip
 
 
 class Verdict(StrEnum):
@@ -23,9 +34,11 @@ class Verdict(StrEnum):
     SUSPECT = "suspect"
     BOTH_SUSPECT = "both-suspect"
     NAN = "nan"
+    UNCONFIRMED = "unconfirmed"  # a crash or a timeout that a fresh process did not repeat
     EXCEPTION = "exception"
     CRASH = "crash"
     TIMEOUT = "timeout"
+    SLOW = "slow"  # right, but a hundred times slower, twice
     RANDOM = "random"  # random numbers were drawn, and the two platforms draw different ones
     UNJUDGED = "unjudged"  # no float64 reference or no bound for this call
     UNREACHED = "unreached"
@@ -34,12 +47,12 @@ class Verdict(StrEnum):
 # Most interesting first: how findings are ranked.
 RANK = [
     Verdict.SUSPECT, Verdict.NAN, Verdict.CRASH, Verdict.TIMEOUT, Verdict.EXCEPTION, Verdict.BOTH_SUSPECT,
-    Verdict.CONFIG, Verdict.AMPLIFIED, Verdict.UNJUDGED, Verdict.RANDOM, Verdict.ROUNDING, Verdict.IDENTICAL,
-    Verdict.UNREACHED,
+    Verdict.UNCONFIRMED, Verdict.CONFIG, Verdict.SLOW, Verdict.AMPLIFIED, Verdict.UNJUDGED, Verdict.RANDOM,
+    Verdict.ROUNDING, Verdict.IDENTICAL, Verdict.UNREACHED,
 ]  # fmt: skip
 
 
-def judge(outcomes, rule: str = "evidence", threshold: float = PAPER_THRESHOLD):
+def judge(outcomes, rule: str = "evidence", threshold: float = PAPER_THRESHOLD, thresholds=None):
     """Judge every row of outcomes.
 
     Parameters
@@ -47,6 +60,7 @@ def judge(outcomes, rule: str = "evidence", threshold: float = PAPER_THRESHOLD):
     outcomes : DataFrame of ``sl.run``.
     rule : ``paper`` or ``evidence``.
     threshold : absolute difference of the paper's rule, in the output's own unit.
+    thresholds : ``sortlib.thresholds.Table`` for the rule of evidence; None is the table of this package.
 
     Returns
     -------
@@ -59,12 +73,31 @@ def judge(outcomes, rule: str = "evidence", threshold: float = PAPER_THRESHOLD):
     SortError
         An unknown rule.
     """
+    verdicts = judge_rows(outcomes.to_dict("records"), rule, threshold, thresholds)
+    judged = outcomes.assign(rule=rule, verdict=[v[0] for v in verdicts], reason=[v[1] for v in verdicts])
+    return judged.assign(symptom=[v[2] for v in verdicts]) if rule == "paper" else judged
+
+
+def judge_rows(rows, rule: str = "evidence", threshold: float = PAPER_THRESHOLD, thresholds=None) -> list[tuple]:
+    """``judge`` for rows as dictionaries, without pandas: (verdict, reason), under ``paper`` with the symptom too.
+
+    Raises
+    ------
+    SortError
+        An unknown rule.
+    """
     rules = {"paper": _paper, "evidence": _evidence}
     if rule not in rules:
         raise SortError(f"unknown rule {rule!r}; valid: {choices(rules)}")
-    verdicts = [rules[rule](row, threshold) for row in outcomes.to_dict("records")]
-    judged = outcomes.assign(rule=rule, verdict=[v[0] for v in verdicts], reason=[v[1] for v in verdicts])
-    return judged.assign(symptom=[v[2] for v in verdicts]) if rule == "paper" else judged
+    table = thresholds or Table()
+    return [rules[rule](_Row(row), threshold, table) for row in rows]
+
+
+class _Row(dict):
+    """A row in which a figure that was not measured reads as NaN, as it does in a table."""
+
+    def __missing__(self, name):
+        return math.nan
 
 
 def _number(row, name) -> float | None:
@@ -72,7 +105,7 @@ def _number(row, name) -> float | None:
     return None if value is None or (isinstance(value, float) and math.isnan(value)) else value
 
 
-def _paper(row, threshold):
+def _paper(row, threshold, table):
     status = row["status"]
     if status == "unreached":
         return "unreached", row["message"], ""
@@ -88,42 +121,89 @@ def _paper(row, threshold):
     return "pass", f"|a-b| up to {difference:.3g}", ""
 
 
-def _evidence(row, threshold):
+def _evidence(row, threshold, table):
+    found, unsteady = _by_evidence(row, threshold, table), row.get("unconfirmed")
+    if isinstance(unsteady, str) and unsteady and RANK.index(found[0]) > RANK.index(Verdict.UNCONFIRMED):
+        return Verdict.UNCONFIRMED, row["message"]
+    return found
+
+
+def _by_evidence(row, threshold, table):
     status = row["status"]
     if status == "mismatch":
         return Verdict.SUSPECT, row["message"]
     if status != "ok":
         side = f"on {row['side']}" if row["side"] in ("reference", "candidate") else "on both sides"
         return Verdict(status), row["message"] if status == "unreached" else f"{side}: {row['message']}"
-    for judgement in (_non_finite, _drawn, _against_truth, _without_truth):
-        found = judgement(row)
+    limit = table.of(row["api"], row.get("family"), row.get("reference_dtype"))
+    for judgement in (_non_finite, _drawn, _against_truth, _without_truth, _slow):
+        found = judgement(row, limit)
         if found:
             return found
     return _explained(row, threshold)
 
 
-def _non_finite(row):
+def _non_finite(row, limit):
+    if row.get("by_order") is True:
+        return _infinite_inputs(row)
     nans = {side: _number(row, f"{side}_nan") or 0 for side in ("reference", "candidate")}
     if _number(row, "local_one_sided"):
         shares = f"NaN {nans['reference']:.2%} on the reference, {nans['candidate']:.2%} on the candidate"
         return Verdict.NAN, f"{row['local_one_sided']:.2%} of the elements differ in being finite ({shares})"
-    lost = _number(row, "truth_finite_lost")
-    right = row["api"] in UNDEFINED and lost == 0  # the float64 reference says NaN too, and mathematics does
-    if max(nans.values()) > 0 and not row["nan_inputs"] and not right:
-        return Verdict.NAN, f"NaN in {max(nans.values()):.2%} of the elements from inputs without NaN, on both sides"
-    if lost:
-        return Verdict.NAN, f"{lost:.2%} of the elements are not finite where float64 is"
+    if lost := _number(row, "truth_finite_lost"):
+        who = _text(row, "second_opinion")
+        by = f"a number is right ({who})" if who not in ("", "agrees", "disagrees") else "float64 is"
+        return Verdict.NAN, f"{lost:.2%} of the elements are not finite where {by}"
+    # Where float64 overflows too, a NaN may come of two infinities; single operations have none.
+    single = _text(row, "family") in ("exact", "rounded", "special") or row["api"] in LIMITS
+    if single and (wrong := _number(row, "truth_nan_wrong")):
+        return Verdict.NAN, f"{wrong:.2%} of the elements are NaN where float64 is infinite"
+    if missing := _number(row, "truth_nan_missing"):
+        return Verdict.NAN, f"{missing:.2%} of the elements are numbers where float64 is NaN"
+    unknown = _number(row, "reference_ratio") is None and _number(row, "reference_error") is None
+    given = row["nan_inputs"] or row.get("inf_inputs") is True
+    if max(nans.values()) > 0 and not given and unknown and _text(row, "truth_missing"):
+        return Verdict.NAN, (f"NaN in {max(nans.values()):.2%} of the elements from inputs without NaN, on both sides; "
+                             f"no float64 reference ({row['truth_missing']})")  # fmt: skip
     return None
 
 
-def _drawn(row):
-    """Random APIs: two platforms that draw different numbers are no error of either."""
-    if not row["random"] or not row["local_differing"]:
+def _infinite_inputs(row):
+    """0 times an infinity, and the difference of two, depend on the order in which a kernel adds and pads."""
+    if not _number(row, "local_one_sided"):
+        return None
+    share = f"{row['local_one_sided']:.2%} of the elements differ in being finite"
+    return Verdict.UNJUDGED, f"{share}; with infinite inputs that depends on the order of evaluation"
+
+
+def _text(row, name) -> str:
+    value = row.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _drawn(row, limit):
+    """Random APIs: two platforms that draw different numbers are no error of either.
+
+    Of a dropout, the share that is dropped and the arithmetic of what is kept can be judged all the same.
+    """
+    if not row["random"]:
+        return None
+    sigmas = {side: _number(row, f"{side}_drop_sigmas") or 0.0 for side in ("reference", "candidate")}
+    side = max(sigmas, key=sigmas.get)
+    if sigmas[side] > SIGMAS:
+        share = row[f"{side}_dropped"]
+        return Verdict.SUSPECT, f"{share:.2%} dropped on the {side}, {sigmas[side]:.3g} standard deviations from p"
+    if _text(row, "family") == "masked" and _number(row, "candidate_ratio") is not None:
+        if _against_truth(row, limit) is None and _number(row, "local_other_mask"):
+            return Verdict.RANDOM, (f"{row['local_other_mask']:.2%} of the elements are dropped on one side only; what "
+                                    f"both keep is {row['local_max_abs']:.3g} apart")  # fmt: skip
+        return None
+    if not row["local_differing"]:
         return None
     return Verdict.RANDOM, f"{row['local_differing']:.2%} of the elements differ; the platforms draw differently"
 
 
-def _against_truth(row):
+def _against_truth(row, limit):
     """Errors beyond the bound of one side (suspect, or config) or of both.
 
     Conditioning excuses an error, unless the other side shows that it can be avoided: a side whose error rounding of
@@ -133,19 +213,44 @@ def _against_truth(row):
     if None in ratios.values():
         return None
     owns = {side: _number(row, f"{side}_own_ratio") for side in ratios}
-    owns = {side: ratios[side] if owns[side] is None else owns[side] for side in ratios}
-    if max(owns.values()) <= 1:
+    owns = {side: (ratios[side] if owns[side] is None else owns[side]) / limit.bounds for side in ratios}
+    ratios = {side: ratio / limit.bounds for side, ratio in ratios.items()}
+    if max(owns.values()) <= 1 or _within_units(row, limit):
         return None
     errors = {side: row[f"{side}_error"] for side in ratios}
     worse, better = sorted(errors, key=errors.get, reverse=True)
-    numbers = f"error against float64 {errors[worse]:.3g} on the {worse}, {errors[better]:.3g} on the {better}"
+    where = f" ({_text(row, 'worst_output')})" if _text(row, "worst_output") else ""
+    numbers = f"error against float64 {errors[worse]:.3g} on the {worse}, {errors[better]:.3g} on the {better}{where}"
+    found = _accusation(row, limit, ratios, owns, errors, worse, better, numbers)
+    if found is None:
+        return None
+    verdict, reason = found
+    opinion = _text(row, "second_opinion")
+    if opinion == "agrees":
+        reason += "; the decomposition in float64 agrees with float64"
+    elif opinion == "disagrees":
+        reason += "; but the decomposition in float64 gives another result"
+        # The candidate's process was asked, so its faults cannot excuse the candidate.
+        if verdict == Verdict.BOTH_SUSPECT or worse == "reference":
+            return Verdict.UNJUDGED, reason
+    return verdict, reason
+
+
+def _within_units(row, limit) -> bool:
+    units = _number(row, "local_scale_ulp")
+    return bool(limit.ulp) and units is not None and units <= limit.ulp
+
+
+def _accusation(row, limit, ratios, owns, errors, worse, better, numbers):
     if row.get("reference_dtype") in ("float64", "complex128"):
         return _both_in_double(max(ratios.values()), numbers)
     # A candidate that rounds its inputs to another dtype has errors that its kernels cannot avoid.
     avoidable = owns[worse] > 1 and (ratios[worse] > 1 or row.get("lowered") is not True)
-    times = _needed(row, ratios[worse])
+    times = _needed(row, ratios[worse], limit)
     if avoidable and errors[worse] >= times * errors[better]:
         beyond = f"{_times(owns[worse])} the rounding of the result, {_times(ratios[worse])} the rounding bound"
+        if (worst := _number(row, f"{worse}_worst_case_ratio")) is not None:
+            beyond += f", {_times(worst)} the worst case of the sum"
         reason = f"{numbers}; {beyond}"
         if worse == "candidate" and _gone(row, times * errors[better]):
             return Verdict.CONFIG, f"{reason}; {row['strict_error']:.3g} with reduced precision off"
@@ -155,10 +260,10 @@ def _against_truth(row):
     return None
 
 
-def _needed(row, ratio):
+def _needed(row, ratio, limit):
     """How many times worse a suspect is: within what conditioning excuses, few samples could be an accident."""
     samples = _number(row, "samples")
-    return CLEARLY_WORSE * (1.0 if ratio > 1 or not samples else max(1.0, FEW / samples))
+    return limit.clearly_worse * (1.0 if ratio > 1 or not samples else max(1.0, FEW / samples))
 
 
 def _gone(row, allowed):
@@ -178,67 +283,49 @@ def _times(ratio) -> str:
     return f"{ratio:.3g} times" if ratio < 1e300 else "infinitely many times"
 
 
-def _without_truth(row):
+def _without_truth(row, limit):
     """Calls that no float64 reference or bound speaks about."""
     if _number(row, "candidate_ratio") is not None or not row["local_differing"]:
         return None
     share, ulp = f"{row['local_differing']:.2%}", _number(row, "local_scale_ulp")
+    missing = _text(row, "truth_missing")
     if str(row.get("reference_dtype")).startswith(("int", "uint", "bool")) or ulp is None:
         if row.get("lowered") is True:
             return Verdict.UNJUDGED, f"{share} of the whole numbers differ; the candidate rounds its inputs"
+        if missing in UNCOMPARABLE:
+            return Verdict.UNJUDGED, f"{share} of the whole numbers differ; {missing}"
         if row["api"] in INDICES:
             return Verdict.UNJUDGED, f"{share} of the positions differ; equal values may be chosen in any order"
-        return Verdict.SUSPECT, f"{share} of the whole numbers differ on equal inputs"
-    if ulp <= ULP_WITHOUT_TRUTH:
+        apart = f"by up to {row['local_max_abs']:.3g}"
+        return Verdict.SUSPECT, f"{share} of the whole numbers differ on equal inputs, {apart}"
+    if ulp <= max(ULP_WITHOUT_TRUTH, limit.ulp):
         return Verdict.ROUNDING, f"{row['local_max_abs']:.3g} apart, {ulp:.3g} units in the last place"
-    missing = row["truth_missing"] or "no bound"
-    return Verdict.UNJUDGED, f"differs by {row['local_max_abs']:.3g} on equal inputs; no float64 reference ({missing})"
+    return Verdict.UNJUDGED, (f"differs by {row['local_max_abs']:.3g} on equal inputs; no float64 reference "
+                              f"({missing or 'no bound'})")  # fmt: skip
+
+
+def _slow(row, limit):
+    """Right, but far slower; the call was timed twice (see ``comparison``)."""
+    seconds = {side: _number(row, f"seconds_{side}") for side in ("reference", "candidate")}
+    if None in seconds.values() or seconds["candidate"] < max(SLOW_SECONDS, SLOW_TIMES * seconds["reference"]):
+        return None
+    return Verdict.SLOW, f"{seconds['candidate']:.3g} s on the candidate, {seconds['reference']:.3g} s on the reference"
 
 
 def _explained(row, threshold):
     """Identical, amplified or rounding: nothing here accuses a platform."""
     local, propagated = row["local_max_abs"], _number(row, "propagated_max_abs")
     if not row["local_differing"] and not _number(row, "propagated_differing"):
-        return Verdict.IDENTICAL, "all bits agree"
+        bits = max(_number(row, "local_bits") or 0.0, _number(row, "propagated_bits") or 0.0)
+        if not bits:
+            return Verdict.IDENTICAL, "all bits agree"
+        return Verdict.ROUNDING, f"all values agree; {bits:.2%} differ in the sign of zero or in the bits of a NaN"
     incoming = _number(row, "incoming")
     if propagated is not None and propagated > threshold >= local and incoming:
         return Verdict.AMPLIFIED, (f"{propagated:.3g} from {incoming:.3g} arriving (gain {propagated / incoming:.3g}); "
                                    f"on equal inputs only {local:.3g}")  # fmt: skip
     ratio = max(_number(row, "reference_ratio") or 0.0, _number(row, "candidate_ratio") or 0.0)
-    bound = f"{_times(ratio)} the rounding bound" + (", the other side hardly better" if ratio > 1 else "")
+    what = " by product and orthogonality of the factors" if row.get("shared") is True else ""
+    bound = f"{_times(ratio)} the rounding bound{what}" + (", the other side hardly better" if ratio > 1 else "")
     chain = f"; {propagated:.3g} with {incoming:.3g} arriving" if incoming and propagated is not None else ""
     return Verdict.ROUNDING, f"{local:.3g} on equal inputs, {bound}{chain}"
-
-
-def findings_of(judged):
-    """One row per API, platform pair and verdict, most interesting first.
-
-    Parameters
-    ----------
-    judged : DataFrame of ``judge(..., rule="evidence")``.
-
-    Returns
-    -------
-    pandas.DataFrame
-        verdict, api, reference, candidate, calls (rows that share them), patterns, worst_case, worst_node and the
-        reason given for that worst row.
-    """
-    import pandas as pd
-
-    columns = ["verdict", "api", "reference", "candidate", "calls", "patterns", "worst_case", "worst_node", "reason"]
-    rows = []
-    for (verdict, api, reference, candidate), group in judged.groupby(
-        ["verdict", "api", "reference", "candidate"], sort=True
-    ):
-        worst = group.loc[_severity(group).idxmax()]
-        rows.append([str(verdict), api, reference, candidate, len(group), group["pattern"].nunique(), worst["case"],
-                     worst["node"], worst["reason"], float(_severity(group).max())])  # fmt: skip
-    table = pd.DataFrame(rows, columns=[*columns, "severity"])
-    table["rank"] = table["verdict"].map({str(verdict): place for place, verdict in enumerate(RANK)})
-    ordered = table.sort_values(["rank", "severity", "api"], ascending=[True, False, True], kind="stable")
-    return ordered[columns].reset_index(drop=True)
-
-
-def _severity(rows):
-    """How far a row is from harmless, for ranking within one verdict: the propagated difference, then the bound."""
-    return rows["propagated_max_abs"].fillna(0.0) + rows["candidate_ratio"].fillna(0.0).clip(upper=1e6)

@@ -1,4 +1,8 @@
-"""Running the cases that have no outcome yet into append-only Parquet parts, for SORT and the baselines alike."""
+"""Running the cases that have no outcome yet into append-only Parquet parts, for SORT and the baselines alike.
+
+What a case gave is in a journal as soon as it is complete, so that a killed process or a full disk costs the cases in
+flight alone; journals become Parquet parts while the run goes on.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,23 @@ import contextlib
 import time
 
 import pandas as pd
-from tqdm.auto import tqdm
 
 from sortlib.errors import SortError
 from sortlib.runner.campaign import campaign
+from sortlib.runner.files import Journal, only_one
+from sortlib.runner.progress import Progress
 
-FLUSH_SECONDS = 15  # at most this much finished work waits in memory for its Parquet part
+FLUSH_SECONDS = 15  # a journal becomes a part after this time
 
 
-def run_missing(folder, cases, reference, candidate, timeout, label, unit="case", progress=True):
+def run_missing(folder, cases, reference, candidate, timeout, label, unit="case", progress=True, executor=None):
     """Run those of the cases that ``folder`` holds no rows of, and write their rows there.
 
     Parameters
     ----------
     folder : of the parts; made where it is missing.
     label, unit : text of the progress bar.
+    executor : any ``concurrent.futures.Executor``, as in ``sl.run``; None works here.
 
     Returns
     -------
@@ -30,61 +36,84 @@ def run_missing(folder, cases, reference, candidate, timeout, label, unit="case"
     Raises
     ------
     SortError
-        Another process runs cases of this folder.
+        Another process runs cases of this folder, or the disk is full. What was complete is kept.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    parts = sorted(folder.glob("part-*.parquet"))
-    done = {case for part in parts for case in pd.read_parquet(part, columns=["case"])["case"]}
-    pending = [case for case in cases if case.id not in done]
-    if not pending:
-        return None
+    parts = _Parts(folder)
+    if not parts.journal.path.is_file() and not parts.missing(cases):
+        return None  # nothing is written, so a finished study may lie where nobody can write
     versions = {}
-    with (
-        _only_one(folder),
-        tqdm(total=len(cases), initial=len(cases) - len(pending), desc=label, unit=unit, disable=not progress) as bar,
-    ):
-        writer = _Parts(folder, len(parts))
-        try:
-            for _, rows in campaign(pending, reference, candidate, timeout, versions=versions):
-                writer.add(rows)
-                bar.update()
-        finally:
-            writer.flush()
+    with only_one(folder):
+        parts.flush()  # what a killed process left in its journal
+        pending = parts.missing(cases)
+        if not pending:
+            return None
+        with Progress(len(cases), len(cases) - len(pending), label, unit, progress) as bar:
+            try:
+                for case, rows in campaign(pending, reference, candidate, timeout, executor, versions):
+                    parts.add(case.id, rows)
+                    bar.add(rows)
+            except SortError:
+                parts.close()  # the journal holds what is complete
+                raise
+            except BaseException:
+                parts.flush()
+                raise
+            parts.flush()
     return versions
 
 
-@contextlib.contextmanager
-def _only_one(folder):
-    """Keep a second process from running the same cases at the same time."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system
-        yield
-        return
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise SortError(f"{folder}: another process runs these cases; wait for it, or stop it first") from None
-        yield
-
-
 class _Parts:
-    """Append-only Parquet parts; a part is written whole or not at all."""
+    """Append-only Parquet parts and the journal of the next one; a part is written whole or not at all."""
 
-    def __init__(self, folder, count):
-        self.folder, self.count, self.rows, self.since = folder, count, [], time.monotonic()
+    def __init__(self, folder):
+        self.folder, self.since = folder, time.monotonic()
+        self.journal = Journal(folder / "part.journal")
 
-    def add(self, rows):
-        self.rows += rows
+    def _files(self):
+        return sorted(self.folder.glob("part-*.parquet"))
+
+    def missing(self, cases) -> list:
+        """Those of the cases that no part holds.
+
+        Raises
+        ------
+        SortError
+            A part is damaged.
+        """
+        done = set()
+        for part in self._files():
+            try:
+                done.update(pd.read_parquet(part, columns=["case"])["case"])
+            except Exception as error:  # of whatever the bytes are
+                raise SortError(f"{part}: is damaged ({type(error).__name__}); delete it, and the same command makes "
+                                "its cases anew") from None  # fmt: skip
+        return [case for case in cases if case.id not in done]
+
+    def add(self, case, rows):
+        """Keep the rows of a case."""
+        self.journal.append({"case": case, "rows": rows})
         if time.monotonic() - self.since > FLUSH_SECONDS:
             self.flush()
 
     def flush(self):
-        if not self.rows:
-            return
-        self.count += 1
-        path = self.folder / f"part-{self.count:05d}.parquet"
-        pd.DataFrame(self.rows).to_parquet(path.with_suffix(".new"))
-        path.with_suffix(".new").rename(path)
-        self.rows, self.since = [], time.monotonic()
+        """Turn the journal into a part."""
+        rows = [row for line in self.journal.read() for row in line["rows"]]
+        self.close()
+        if rows:
+            last = self._files()[-1:]
+            number = 1 + (int(last[0].stem.partition("-")[2]) if last else 0)
+            path, new = self.folder / f"part-{number:05d}.parquet", self.folder / "part.new"
+            try:
+                pd.DataFrame(rows).to_parquet(new)
+                new.rename(path)
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    new.unlink()
+                raise SortError(f"{path}: cannot be written: {error.strerror or error}; what was run is kept beside it "
+                                "(part.journal), and the same command goes on from there") from None  # fmt: skip
+            self.journal.path.unlink()
+        self.journal.lines, self.since = 0, time.monotonic()
+
+    def close(self):
+        """Close the journal."""
+        self.journal.close()

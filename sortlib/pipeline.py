@@ -6,19 +6,18 @@ import gc
 import hashlib
 import importlib.util
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
-import pandas as pd
 from tqdm.auto import tqdm
 
 from sortlib.baselines import stage as baselines
 from sortlib.baselines.single_api import single_api_patterns
-from sortlib.errors import SortError, choices
+from sortlib.errors import SortError
 from sortlib.generation import generate
-from sortlib.graph import ApiGraph
 from sortlib.mining import mine
 from sortlib.outcomes import run_missing
-from sortlib.platform import default_candidate, require
+from sortlib.platform import Platform, default_candidate, describe, require
 from sortlib.study import Study, StudyConfig, fingerprint, load_config
 from sortlib.tracing import Tracer
 from sortlib.zoo import load_zoo, prepare
@@ -26,8 +25,10 @@ from sortlib.zoo import load_zoo, prepare
 STAGES = ("trace", "mine", "generate", "run", "tables")
 
 
-def complete(study: Study, upto: str = "tables", progress: bool = True) -> Study:
+def complete(study: Study, upto: str = "tables", progress: bool = True, executor=None) -> Study:
     """Compute every stage up to ``upto`` (one of ``STAGES``) that is missing or out of date.
+
+    ``executor``, any ``concurrent.futures.Executor``, runs the cases; None runs them here.
 
     Raises
     ------
@@ -36,7 +37,8 @@ def complete(study: Study, upto: str = "tables", progress: bool = True) -> Study
     """
     if upto not in STAGES:
         raise SortError(f"unknown stage {upto!r}; valid, in order: {', '.join(STAGES)}")
-    works = {"trace": _trace, "mine": _mine, "generate": _generate, "run": _run, "tables": _tables}
+    run = partial(_run, executor=executor)
+    works = {"trace": _trace, "mine": _mine, "generate": _generate, "run": run, "tables": _tables}
     for stage in STAGES[: STAGES.index(upto) + 1]:
         works[stage](study, progress)
     return study
@@ -57,12 +59,37 @@ def open_study(directory, upto: str = "tables", config=None, progress: bool = Tr
     return complete(Study(directory), upto, progress)
 
 
+def study_with_cases(source, progress: bool = True) -> Study:
+    """A study whose cases are there.
+
+    Parameters
+    ----------
+    source : directory of a study; or a study file or bundled name, whose study is then made in ``runs/<name>``.
+    """
+    directory = Path(source)
+    if (directory / "manifest.json").is_file():
+        return complete(Study(directory), "generate", progress)
+    config = load_config(source)
+    return complete(Study.create(config, Path("runs") / config.name), "generate", progress)
+
+
 def check_ahead(config: StudyConfig):
     """Everything that can be wrong with a study's zoo and platforms, before anything is computed or written."""
     load_zoo(config.zoo)
-    require(config.platforms.reference)
-    require(candidate_of(config))
+    pair_of(config)
     baselines.check_options(config)
+
+
+def pair_of(config: StudyConfig) -> tuple[Platform, Platform]:
+    """Reference and candidate, which this machine has.
+
+    Raises
+    ------
+    SortError
+        One is unknown, or missing here.
+    """
+    own = config.platforms.own
+    return require(config.platforms.reference, own), require(candidate_of(config), own)
 
 
 def candidate_of(config: StudyConfig) -> str:
@@ -195,18 +222,31 @@ def spread(patterns, count):
     return [pattern for pattern in patterns if pattern.id in kept]
 
 
-def _run(study, progress):
-    reference, candidate = study.config.platforms.reference, candidate_of(study.config)
-    require(reference), require(candidate)
-    mark = fingerprint(reference, candidate, study.config.timeout, study.manifest["made_with"]["torch"])
-    study.note("run", fingerprint=mark, reference=reference, candidate=candidate)
-    _run_cases(study, reference, candidate, progress)
-    baselines.run_baselines(study, reference, candidate, progress)
+def _run(study, progress, executor=None):
+    reference, candidate = pair_of(study.config)
+    mark = fingerprint(reference.name, candidate.name, study.config.timeout, study.manifest["made_with"]["torch"],
+                       *_specifics(study.config, reference, candidate))  # fmt: skip
+    study.note("run", fingerprint=mark, reference=reference.name, candidate=candidate.name)
+    _run_cases(study, reference, candidate, progress, executor)
+    baselines.run_baselines(study, reference, candidate, progress, executor)
 
 
-def _run_cases(study, reference, candidate, progress):
-    versions = run_missing(study.outcome_folder, study.cases, reference, candidate, study.config.timeout,
-                           f"run {reference} against {candidate}", progress=progress)  # fmt: skip
+def _specifics(config, *pair) -> list:
+    """What the names of platforms do not say: another interpreter's versions, and a study's own definitions."""
+    found = []
+    for platform in pair:
+        if platform.python:
+            said = describe(platform)
+            found.append([platform.name, said["torch"], said["numpy"]])
+        if platform.name.partition("@")[0].partition(":")[0] in config.platforms.define:
+            found.append(platform.to_json())
+    return found
+
+
+def _run_cases(study, reference, candidate, progress, executor):
+    label = f"run {reference.name} against {candidate.name}"
+    versions = run_missing(study.outcome_folder, study.cases, reference, candidate, study.config.timeout, label,
+                           progress=progress, executor=executor)  # fmt: skip
     if versions is None:
         return
     if versions:
@@ -223,68 +263,3 @@ def _tables(study, progress):
     if study.stage("tables").get("fingerprint") != mark or not study.holds("tables/findings.csv"):
         tables.write_all(study)
         study.note("tables", fingerprint=mark)
-
-
-def trace_zoo(name, only=None, out=None, progress=True, verify=False, fake=False):
-    """Trace every model of a zoo on its first input.
-
-    Parameters
-    ----------
-    name : zoo file or bundled name.
-    only : names of the models to trace; all if not given.
-    out : directory for the graphs as JSON.
-    verify : replay every trace and compare all bits.
-    fake : capture without computing (``sortlib.fake``), for models that are too big to run.
-
-    Returns
-    -------
-    table : DataFrame with model, calls, edges, apis.
-    apis : API names, most frequent first.
-    replays : ``sortlib.replay.Replay`` of each model, if ``verify``.
-
-    Raises
-    ------
-    SortError
-        An unknown model, or ``verify`` with ``fake``, which has no values to compare.
-    """
-    if verify and fake:
-        raise SortError("a capture without values (--fake) cannot be verified; choose one")
-    zoo = load_zoo(name)
-    names = [entry.name for entry in zoo.models]
-    for wanted in only or []:
-        if wanted not in names:
-            raise SortError(f"zoo {name}: no model {wanted!r}; valid: {choices(names)}")
-    graphs, counts, replays = [], Counter(), []
-    with tqdm([e for e in zoo.models if not only or e.name in only], unit="model", disable=not progress) as bar:
-        for entry in bar:
-            bar.set_description(f"trace {entry.name}")
-            graph, replay = _trace_once(entry, zoo, verify, fake)
-            replays += [replay] if replay else []
-            graphs.append(graph)
-            counts.update(node.api for node in graph.nodes)
-            if out:
-                Path(out).mkdir(parents=True, exist_ok=True)
-                graph.save(Path(out) / f"{graph.name}.json")
-            gc.collect()
-    return models_table(graphs), [api for api, _ in counts.most_common()], replays
-
-
-def _trace_once(entry, zoo, verify, fake):
-    """A model's graph without its evidence, and its replay if wanted."""
-    if fake:
-        from sortlib.fake import fake_trace
-
-        return fake_trace(entry, zoo.seed, records=False)[0], None
-    model, samples = prepare(entry, zoo)
-    args, kwargs = samples[0]
-    graph, records = Tracer(entry.name, records=verify, exact=verify).run(model, *args, **kwargs)
-    return graph.without_evidence(), graph.replay(records) if verify else None
-
-
-def models_table(graphs: list[ApiGraph]) -> pd.DataFrame:
-    """A row per model: nodes, edges, distinct APIs."""
-    rows = [
-        {"model": g.name, "calls": len(g.nodes), "edges": len(g.edges), "apis": len({n.api for n in g.nodes})}
-        for g in graphs
-    ]
-    return pd.DataFrame(rows, columns=["model", "calls", "edges", "apis"])

@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from sortlib import details, figures, page, tables
 from sortlib.apis import PAPER_APIS, paper_name
 from sortlib.errors import SortError
+from sortlib.grouping import findings
 from sortlib.judging import RANK, Verdict
 from sortlib.platform import parse
 from sortlib.study import Study
@@ -24,6 +25,7 @@ MEANING = {
     Verdict.NAN: "NaN or infinity where the other platform or float64 has a number.",
     Verdict.CRASH: "The process died, and died again when the case was repeated in a fresh one.",
     Verdict.TIMEOUT: "The call did not return in the time limit, twice.",
+    Verdict.UNCONFIRMED: "The process died or hung, but not when the case was repeated in a fresh one.",
     Verdict.EXCEPTION: "The call raised an exception; on one side this accuses it, on both it is an invalid input.",
     Verdict.BOTH_SUSPECT: "Both platforms are beyond the rounding bound, about equally far from float64.",
     Verdict.CONFIG: "Beyond the bound, but within it when reduced-precision arithmetic is switched off.",
@@ -148,22 +150,25 @@ def _platforms(study):
     rows = []
     for side, name in zip(("reference", "candidate"), details.platform_pair(study), strict=True):
         worker = study.manifest["workers"].get(name, {})
-        rows.append({"side": side, "platform": name, "what": parse(name).what, **worker})
+        rows.append({"side": side, "platform": name, "what": parse(name, study.config.platforms.own).what, **worker})
     return pd.DataFrame(rows)
 
 
 def _findings(study):
     yield page.paragraph(
-        "A finding is one API, one pair of platforms and one verdict; its row shows the worst call. The verdict asks",
-        "a float64 reference and a rounding bound which side is wrong, and looks at each call on equal inputs (local)",
-        "and on each platform's own values (propagated).",
+        "A finding is one API, one pair of platforms, one verdict and one cause; its row shows the worst call. The",
+        "verdict asks a float64 reference and a rounding bound which side is wrong, and looks at each call on equal",
+        "inputs (local) and on each platform's own values (propagated).",
         *_spellings(study),
     )
     found = study.findings
+    bugs = findings(study)[["finding", "only", "reproducer"]]
     for verdict in RANK:
         rows = found[found["verdict"] == verdict].drop(columns=["verdict", "reference", "candidate"])
         if rows.empty:
             continue
+        rows = rows.merge(bugs, how="left", on="finding").fillna({"only": "", "reproducer": ""})
+        rows = rows.drop(columns=[name for name in ("cause", "only", "reproducer") if not any(rows[name])])
         rows = rows.assign(api=rows["api"].map(tables.both_names))
         headings = {"api": "API", "worst_case": "worst case", "worst_node": "node", "reason": "evidence"}
         count = f"{verdict} ({len(rows)} {_plural('API', len(rows))}, {rows['calls'].sum():,} calls)"
@@ -330,7 +335,9 @@ def _rerun(study, case_id):
     return (
         f"import sortlib as sl\n\nstudy = sl.Study({str(study.directory)!r})\n"
         f"outcomes = sl.run([study.case({case_id!r})], {reference!r}, {candidate!r})\n"
-        f"sl.judge(outcomes, rule='evidence')[['api', 'propagated_max_abs', 'local_max_abs', 'verdict', 'reason']]"
+        f"sl.judge(outcomes, rule='evidence')[['api', 'propagated_max_abs', 'local_max_abs', 'verdict', 'reason']]\n"
+        f"# where a call accuses a platform, a script that needs torch and numpy only, and an issue text:\n"
+        f"# sl.reproduce(study, {case_id!r}, minimize=True)"
     )
 
 

@@ -22,7 +22,9 @@ from sortlib.config import data_file, read_yaml, validated
 from sortlib.errors import SortError
 from sortlib.generation import TestCase
 from sortlib.graph import ApiGraph, Edge, Embedding, Pattern
+from sortlib.platform_files import OwnPlatform, PlatformName, plain, python_beside
 from sortlib.records import load_records, save_records
+from sortlib.thresholds import Table
 
 VERSION = 1
 _Count = Annotated[int, Field(ge=1, strict=True)]
@@ -63,10 +65,19 @@ class Generation(_Part):
 
 
 class Platforms(_Part):
-    """The two sides; ``auto`` is the machine's accelerator, or cpu:baseline where there is none."""
+    """The two sides; ``auto`` is the machine's accelerator, or cpu:baseline where there is none.
+
+    ``define`` holds platforms of this study's own by name, in the form of ``data/platforms.yaml``.
+    """
 
     reference: str = "cpu"
     candidate: str = "auto"
+    define: dict[PlatformName, OwnPlatform] = {}
+
+    @property
+    def own(self) -> dict:
+        """The study's own platforms as ``sortlib.platform.parse`` takes them."""
+        return {name: plain(definition) for name, definition in self.define.items()}
 
 
 class Baselines(_Part):
@@ -97,6 +108,12 @@ class StudyConfig(_Part):
     baselines: Baselines = Baselines()
     timeout: Annotated[float, Field(gt=0)] = 60
     threshold: Annotated[float, Field(gt=0)] = 1e-3
+    thresholds: str | None = None
+
+    @property
+    def table(self) -> Table | None:
+        """The study's own thresholds for the rule of evidence."""
+        return Table.read(self.thresholds) if self.thresholds else None
 
     @field_validator("zoo", mode="before")
     @classmethod
@@ -117,6 +134,14 @@ def load_config(name_or_path) -> StudyConfig:
     beside = path.parent / str(raw.get("zoo", ""))
     if beside.is_file():
         raw["zoo"] = str(beside.resolve())
+    if isinstance(raw.get("thresholds"), str):
+        raw["thresholds"] = str((path.parent / raw["thresholds"]).resolve())
+        Table.read(raw["thresholds"])  # a mistake in it should not wait for the end of the run
+    given = raw.get("platforms")
+    if isinstance(given, dict) and isinstance(given.get("define"), dict):
+        for settings in given["define"].values():
+            if isinstance(settings, dict) and isinstance(settings.get("python"), str):
+                settings["python"] = python_beside(settings["python"], path.parent)
     given = raw.get("baselines")
     if isinstance(given, dict):
         folders = {name: path.parent / str(given[name]) for name in ("constraints", "programs") if given.get(name)}
@@ -177,7 +202,7 @@ class Study:
             self.manifest = json.loads(manifest.read_text(encoding="utf-8"))
             version = self.manifest["version"]
             self.config = validated(StudyConfig, self.manifest["config"], manifest)
-        except (json.JSONDecodeError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):  # no text, no JSON, or other keys
             raise SortError(f"{manifest}: no valid manifest of a study") from None
         if version != VERSION:
             raise SortError(f"{manifest}: written in version {version}; this sortlib reads {VERSION}")
@@ -391,7 +416,7 @@ class Study:
         from sortlib.judging import judge
 
         paper = judge(outcomes, "paper", self.config.threshold)
-        evidence = judge(outcomes, "evidence", self.config.threshold)
+        evidence = judge(outcomes, "evidence", self.config.threshold, self.config.table)
         return outcomes.assign(
             paper=paper["verdict"], symptom=paper["symptom"], evidence=evidence["verdict"].astype(str),
             reason=evidence["reason"],
@@ -401,7 +426,7 @@ class Study:
     def findings(self):
         import pandas as pd
 
-        from sortlib.judging import findings_of
+        from sortlib.grouping import findings_of
 
         rows = pd.concat([self.judged, self.judged_single], ignore_index=True)
         return findings_of(rows.rename(columns={"evidence": "verdict"}))
@@ -453,7 +478,8 @@ def _ordered(parts, cases):
 
 # The first stage that each part of a configuration decides.
 _DECIDES = {"zoo": "trace", "mining": "mine", "generation": "generate", "seed": "generate", "methods": "generate",
-            "baselines": "generate", "platforms": "run", "timeout": "run", "threshold": "tables"}  # fmt: skip
+            "baselines": "generate", "platforms": "run", "timeout": "run", "threshold": "tables",
+            "thresholds": "tables"}  # fmt: skip
 _ORDER = ("trace", "mine", "generate", "run", "tables", "notebooks")
 
 

@@ -100,8 +100,12 @@ class Tracer:
         """See ``trace``."""
         name = self.name or (getattr(model, "__name__", None) or type(model).__name__)
         modules = list(model.named_modules()) if isinstance(model, torch.nn.Module) else []
-        refuse_unseen(name, modules or [("", model)])
-        mode = self.recorder(name, modules, (args, kwargs))
+        added = [_own_attributes(module) for _, module in modules]
+        if modules:
+            _refuse_unseen(name, modules, added)
+        else:
+            _refuse_unseen(name, [("", model)], [_own_attributes(model)])
+        mode = self.recorder(name, modules, _roles(modules, added, (args, kwargs)))
         try:
             with torch.set_grad_enabled(self.backward), _same_attention(), _young_garbage(), mode.modules(), mode:
                 output = model(*args, **kwargs)
@@ -121,23 +125,24 @@ class Tracer:
             mode.gradients.run(name, output, self.loss)
         return mode.graph(), mode.gradients.added(mode.calls)
 
-    def recorder(self, name, modules, inputs) -> Recorder:
-        """The mode that sees the calls of one run; ``modules`` are (path, module) pairs."""
+    def recorder(self, name, modules, roles) -> Recorder:
+        """The mode that sees the calls of one run; ``modules`` are (path, module) pairs, ``roles`` as in ``_roles``."""
         gradients = None
         if self.backward:
             from sortlib.gradients import Gradients
 
             gradients = Gradients()
-        return Recorder(
-            name, self.sample, modules, _roles(modules, inputs), self.records, self.opened, self.exact, gradients
-        )
+        return Recorder(name, self.sample, modules, roles, self.records, self.opened, self.exact, gradients)
 
 
-def refuse_unseen(name, modules):
-    """Raise a SortError for a model with scripted or compiled parts, whose calls no mode sees."""
-    for path, module in modules:
+def _refuse_unseen(name, modules, added):
+    """Raise a SortError for a model with scripted or compiled parts, whose calls no mode sees.
+
+    ``added`` are ``_own_attributes`` of each module.
+    """
+    for (path, module), own in zip(modules, added, strict=True):
         parts = [(path, module)]
-        parts += [(f"{path}.{k}".strip("."), f) for k, f in _own_attributes(module) if isinstance(f, _FUNCTIONS)]
+        parts += [(f"{path}.{k}".strip("."), f) for k, f in own if isinstance(f, _FUNCTIONS)]
         for place, part in parts:
             kind = _unseen(part)
             if kind:
@@ -195,11 +200,11 @@ def _same_attention():
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def _roles(modules, inputs) -> dict[int, tuple[torch.Tensor, str]]:
+def _roles(modules, added, inputs) -> dict[int, tuple[torch.Tensor, str]]:
     """id -> (tensor, role) of all tensors that exist before the run; holding them keeps their ids from being reused."""
     roles = {}
-    for _, module in modules:
-        for name, value in _own_attributes(module):
+    for (_, module), own in zip(modules, added, strict=True):
+        for name, value in own:
             if not name.startswith("_"):
                 roles.update((id(t), (t, "constant")) for t in _tensors_within(value, 2))
         roles.update((id(t), (t, "buffer")) for t in module._buffers.values() if t is not None)

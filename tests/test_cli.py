@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from sortlib.records import load_records
 from sortlib.study import Study
 
 SORTLIB = Path(sys.executable).with_name("sortlib")
@@ -202,3 +203,34 @@ class TestResume:
         parts = {path: path.stat().st_mtime_ns for path in out.glob("outcomes/*/*")}
         assert sortlib("study", long_file, "--out", out, "--no-notebooks", "--quiet").returncode == 0
         assert {path: path.stat().st_mtime_ns for path in out.glob("outcomes/*/*")} == parts
+
+
+def test_trace_in_training_mode_writes_records_with_gradients(tmp_path):
+    result = sortlib("trace", "tiny", "--model", "tiny-residual", "--train", "--records", "--out", tmp_path, "--quiet")
+    records = load_records(tmp_path / "tiny-residual.parquet")
+    reached = sum(bool(r.input_gradients) or any(r.output_gradients) for r in records)
+    assert result.returncode == 0 and reached > 0
+    # the table's last column says the same number
+    assert re.search(rf"^\s*tiny-residual\s+{len(records)}\s.*\s{reached}$", result.stdout, re.M)
+
+
+def test_trace_goes_on_after_a_model_that_raises(tmp_path):
+    (tmp_path / "ours.py").write_text(
+        "import torch\n\n\n"
+        "class Bad(torch.nn.Module):\n    def forward(self, x):\n        return x.relu() @ x.sum(0)[:2]\n"
+    )
+    zoo = tmp_path / "zoo.yaml"
+    zoo.write_text(
+        "inputs: {kind: photographs, size: 32}\n"
+        "models:\n"
+        "  - {name: bad, source: custom, model: 'ours:Bad'}\n"
+        "  - {name: relu, source: custom, model: 'torch.nn:ReLU'}\n"
+    )
+    result = sortlib("trace", zoo, "--quiet", env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert result.returncode == 1 and re.search(r"^\s*relu\s+1\s", result.stdout, re.M)
+    (line,) = result.stderr.strip().splitlines()
+    assert line.startswith("sortlib: bad raised") and "matmul" in line
+
+
+def test_a_capture_without_values_has_no_gradients():
+    one_line_error(sortlib("trace", "tiny", "--fake", "--train"), "--fake", "--train")

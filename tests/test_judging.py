@@ -15,7 +15,8 @@ import sortlib as sl
 from sortlib import thresholds
 from sortlib.checking import check_file, check_many, compare_values
 from sortlib.errors import SortError
-from sortlib.judging import RANK, Verdict, findings_of, judge
+from sortlib.grouping import findings_of
+from sortlib.judging import RANK, Verdict, judge
 from sortlib.platform import Platform
 from sortlib.runner import bounds
 from sortlib.runner.execution import Executor
@@ -100,10 +101,16 @@ def test_the_papers_threshold_can_be_another():
           "candidate_own_ratio": 9.0}, "suspect"),
         # Non-finite values.
         ({"local_one_sided": 0.1}, "nan"),
-        ({"reference_nan": 0.1, "candidate_nan": 0.1, "local_differing": 0.0, "api": "gelu"}, "nan"),
-        ({"reference_nan": 0.1, "candidate_nan": 0.1, "nan_inputs": True}, "rounding"),
-        ({"reference_nan": 0.1, "candidate_nan": 0.1, "api": "log"}, "rounding"),  # the logarithm of -1 is NaN
-        ({"reference_nan": 0.1, "candidate_nan": 0.1, "api": "log", "truth_finite_lost": 0.1}, "nan"),
+        ({"reference_nan": 0.1, "candidate_nan": 0.1}, "rounding"),  # float64 says NaN too, as for the log of -1
+        ({"reference_nan": 0.1, "candidate_nan": 0.1, "truth_nan_wrong": 0.1, "api": "gelu"}, "nan"),
+        ({"reference_nan": 0.1, "candidate_nan": 0.1, "truth_nan_wrong": 0.1}, "rounding"),  # inf - inf in float32
+        ({"local_one_sided": 0.1, "by_order": True}, "unjudged"),  # 0 times an infinity that was given
+        ({"truth_nan_missing": 0.1}, "nan"),
+        ({"reference_nan": 0.1, "candidate_nan": 0.1, "reference_error": None, "reference_ratio": None,
+          "truth_missing": "no float64 kernel"}, "nan"),
+        ({"reference_nan": 0.1, "candidate_nan": 0.1, "nan_inputs": True, "reference_error": None,
+          "reference_ratio": None, "candidate_ratio": None, "truth_missing": "none", "local_scale_ulp": 1.0},
+         "rounding"),
         ({"truth_finite_lost": 0.1}, "nan"),
         # The own chain carries a difference that the call itself did not make.
         ({"incoming": 1e-2, "propagated_max_abs": 0.5}, "amplified"),
@@ -360,7 +367,7 @@ def test_the_command_line_checks_a_file(tmp_path):
     "text, message",
     [
         ("- {id: a}", "cases.yaml: a: key 'call' is missing"),
-        ("- {id: a, inputs: {}, call: x, colour: red}", "cases.yaml: a: unknown key 'colour'; valid: api, call"),
+        ("- {id: a, inputs: {}, call: x, colour: red}", "cases.yaml: a: unknown key 'colour'; valid: api, backward"),
         ("id: a", "cases.yaml: must be a list of entries"),
         ("[]", "cases.yaml: holds no entry"),
         ("- {id: a, inputs: {x: np.nothing}, call: x}", "cases.yaml: a: input 'x': AttributeError"),

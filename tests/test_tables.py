@@ -28,7 +28,7 @@ def call(case, node, api, **measured):
     failed = measured.get("status", "ok") != "ok"
     row = {
         "case": case, "pattern": "p" + case, "node": node, "api": api, "reference": "cpu", "candidate": "other",
-        "module_path": "", "random": False, "status": "ok", "side": "", "message": "",
+        "module_path": "", "random": False, "entry": False, "status": "ok", "side": "", "message": "",
     }  # fmt: skip
     return {**row, **(dict.fromkeys(AGREEING) if failed else AGREEING), **measured}
 

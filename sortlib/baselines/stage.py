@@ -15,7 +15,6 @@ from sortlib.baselines.base import Context
 from sortlib.baselines.registry import BASELINES, baseline
 from sortlib.errors import SortError
 from sortlib.outcomes import run_missing
-from sortlib.platform import require
 
 SINGLE = "single-api"
 
@@ -67,18 +66,17 @@ def generate_baselines(study, progress: bool = True):
     study.forget("baseline_cases", "baseline_outcomes")
 
 
-def run_baselines(study, reference, candidate, progress: bool = True):
+def run_baselines(study, reference, candidate, progress: bool = True, executor=None):
     """Run the attempts that have no outcome yet, method by method."""
     keys = chosen(study.config)
     if not keys:
         return
-    require(reference), require(candidate)
     timeout = min(study.config.timeout, study.config.baselines.timeout)
     for key in keys:
         start, versions = time.monotonic(), None
         try:
             versions = run_missing(study.outcome_folder / "baselines", study.baseline_cases[key], reference, candidate,
-                                   timeout, f"run {BASELINES[key].name}", "attempt", progress)  # fmt: skip
+                                   timeout, f"run {BASELINES[key].name}", "attempt", progress, executor)  # fmt: skip
         except BaseException:
             versions = {}  # interrupted: what it took until then counts too
             raise

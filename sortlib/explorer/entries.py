@@ -163,4 +163,6 @@ class Entries:
             "import sortlib as sl", "", f"study = sl.Study({str(self.study.directory)!r})", *made,
             f"outcomes = sl.run({run})", f'sl.judge(outcomes, rule="evidence", threshold={threshold:g})',
         ]  # fmt: skip
+        if case.id in self._cases:
+            lines.append(f'sl.reproduce(study, "{case.id}", minimize=True)  # a script that needs torch and numpy only')
         return "\n".join(lines)

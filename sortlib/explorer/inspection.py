@@ -29,6 +29,7 @@ MEANING = {  # of verdicts whose reason does not say it
     Verdict.SUSPECT: "one side is beyond the rounding bound and clearly farther from float64 than the other",
     Verdict.BOTH_SUSPECT: "both sides are beyond the rounding bound, about equally far from float64",
     Verdict.NAN: "NaN or infinity where the other platform or float64 has a number",
+    Verdict.UNCONFIRMED: "a crash or a timeout that did not come again in a fresh process",
     Verdict.CONFIG: "within the bound once reduced-precision arithmetic is off",
     Verdict.AMPLIFIED: "a difference that arrived was passed on or enlarged; on equal inputs the call only rounds",
     Verdict.RANDOM: "random numbers, which the platforms draw differently",

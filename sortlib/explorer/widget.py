@@ -15,7 +15,7 @@ from sortlib.explorer import catalogue, inspection, picture
 from sortlib.explorer.entries import Entries, most_serious
 from sortlib.explorer.still import still
 from sortlib.pipeline import candidate_of
-from sortlib.platform import parse, platforms, require
+from sortlib.platform import platforms, require
 from sortlib.runner.campaign import run
 
 _HERE = Path(__file__).parent
@@ -81,7 +81,8 @@ class Explorer(anywidget.AnyWidget):
             candidate=stage.get("candidate") or candidate_of(config),
             _rows=rows, _shown=catalogue.chosen(rows, {}, self.sort),
             _choices={
-                "platforms": list(platforms().query("available")["platform"]),
+                # A study's own platforms may name programs, which are not started to show somebody's study.
+                "platforms": [*platforms().query("available")["platform"], *config.platforms.own],
                 "samplers": dict(SAMPLERS),
                 "verdicts": catalogue.verdicts_in(rows),
                 "apis": sorted({api for row in rows for api in row["calls"].split(", ")}),
@@ -294,13 +295,13 @@ class Explorer(anywidget.AnyWidget):
     def _run(self, *job):
         pattern_id, number, seed, sampler, reference, candidate = job
         try:
-            require(reference), require(candidate)
+            pair = [require(name, self.study.config.platforms.own) for name in (reference, candidate)]
             case = self._entries.make(pattern_id, number, seed, sampler)
             self._report("running", 1, job)
-            outcomes = run([case], reference, candidate, timeout=self.study.config.timeout, progress=False)
+            outcomes = run([case], *pair, timeout=self.study.config.timeout, progress=False)
             self._report("running", 2, job)
             with self._lock:
-                entry = self._entries.add(case, number, outcomes, parse(reference).name, parse(candidate).name)
+                entry = self._entries.add(case, number, outcomes, *(platform.name for platform in pair))
                 done = f"{entry.key} of pattern {pattern_id} is done: {most_serious(entry.rows(self.threshold))}"
                 if self.pattern == pattern_id:  # whoever went elsewhere meanwhile is left there
                     self.choose(pattern_id, entry.key)

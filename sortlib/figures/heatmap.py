@@ -185,7 +185,7 @@ def _compose(case, rows, sides, pictures, colours):
         x += own + spare + gap
     _draw_legend(axes, lines, height - foot)
     if colours.scale == "log":
-        _draw_scale(axes, colours, min(width, 3.6), height - 0.42)
+        draw_scale(axes, colours, min(width, 3.6), height - 0.42)
     return figure
 
 
@@ -227,7 +227,7 @@ def _draw_legend(axes, lines, y):
             axes.text(x + (0.28 if patch else 0.0), middle, text, fontsize=8, va="center", color=INK)
 
 
-def _draw_scale(axes, colours, width, y):
+def draw_scale(axes, colours, width, y):
     """A bar of the logarithmic colours with its decades and the threshold."""
     low, high = math.log10(colours.norm.vmin), math.log10(colours.norm.vmax)
     shades = [[colours.norm(10 ** (low + (high - low) * (step + 0.5) / 256)) for step in range(256)]]

@@ -54,7 +54,7 @@ def layout(nodes, edges, widths=None, bend_width=0.3, gap=0.4, step=1.0, sweeps=
     """
     count = len(nodes)
     pairs = [(edge[0], edge[1]) for edge in edges]
-    rank = _ranks(count, pairs)
+    rank = longest_ways(count, pairs)
     chains, segments = _bends(pairs, rank)
     size = [*(widths or [1.0] * count), *[bend_width] * (len(rank) - count)]
     above, below = _neighbours(len(rank), segments, count)
@@ -68,7 +68,8 @@ def layout(nodes, edges, widths=None, bend_width=0.3, gap=0.4, step=1.0, sweeps=
     )
 
 
-def _ranks(count, pairs) -> list[int]:
+def longest_ways(count, pairs) -> list[int]:
+    """The layer of each node: the number of edges on the longest way that leads to it."""
     graph = nx.DiGraph(pairs)
     if any(not 0 <= node < count for node in graph):
         raise SortError(f"an edge names a node outside 0..{count - 1}")

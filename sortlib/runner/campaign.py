@@ -1,25 +1,31 @@
 """A campaign: every case on the reference and the candidate platform, a row for every call, and nothing kills it.
 
 Two worker processes work in a pipeline: while the candidate runs one case, the reference runs the next. A crash or a
-hang costs the one case concerned, is confirmed once in a fresh process, and becomes its outcome.
+hang is confirmed once in a fresh process and becomes the outcome of the one call concerned; the case's other calls run
+without it.
 """
 
 from __future__ import annotations
 
-import shutil
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import islice
 
 from sortlib.errors import SortError
 from sortlib.generation import TestCase
 from sortlib.platform import Platform, require, worker_threads
 from sortlib.runner.process import Worker, WorkerDied
-from sortlib.runner.transport import exchange_folder
+from sortlib.runner.progress import Progress
+from sortlib.runner.transport import claim, exchange_folder, memory_dir, release
 
+_UNREACHED = {"status": "unreached", "side": "", "message": "an earlier call gave no result"}
 AHEAD = 3  # cases whose reference outputs may wait in memory for the candidate
-SHARE = 16  # cases of one executor task: it starts two processes, so it should be worth their start
+# Cases of one executor task: it starts two processes, so it should be worth their start, but what is lost with a
+# machine should not be much.
+SHARE, LARGEST_SHARE = 16, 256
+TASKS = 64  # at least so many of a campaign whose shares are larger than the smallest
 
 
 def run(
@@ -49,47 +55,78 @@ def run(
     Raises
     ------
     SortError
-        A platform is unknown or missing here.
+        A platform is unknown or missing here, or the timeout is not above 0.
     """
     import pandas as pd
-    from tqdm.auto import tqdm
 
     reference, candidate = require(reference), require(candidate)
-    rows = []
-    with tqdm(total=len(cases), desc=f"{reference.name} against {candidate.name}", unit="case",
-              disable=not progress) as bar:  # fmt: skip
-        for _, found in campaign(cases, reference, candidate, timeout, executor):
-            rows += found
-            bar.update()
-    return pd.DataFrame(rows)
+    found = {}
+    with Progress(len(cases), label=f"{reference.name} against {candidate.name}", shown=progress) as bar:
+        for case, rows in campaign(cases, reference, candidate, timeout, executor):
+            found[case.id] = rows
+            bar.add(rows)
+    return pd.DataFrame([row for case in cases for row in found[case.id]])
 
 
 def campaign(cases, reference, candidate, timeout=60, executor=None, versions=None) -> Iterator[tuple[TestCase, list]]:
-    """Yield every case with its rows as soon as they are complete, in order.
+    """Yield every case with its rows as soon as they are complete: in order here, in any order from an executor.
 
     ``versions``, a dictionary, receives what each worker said about itself.
     """
     reference, candidate = require(reference), require(candidate)
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+        raise SortError(f"timeout: must be a number of seconds above 0, not {timeout!r}")
     if executor is None:
-        yield from _pipeline(cases, reference, candidate, timeout, versions)
+        try:
+            yield from _pipeline(cases, reference, candidate, timeout, versions)
+        except OSError as error:
+            raise SortError(f"{error.filename or memory_dir()}: {error.strerror or error}, where the workers exchange "
+                            "tensors; what is complete is kept") from None  # fmt: skip
         return
-    forms = [case.to_json() for case in cases]
-    tasks = [
-        executor.submit(run_share, forms[start : start + SHARE], reference, candidate, timeout)
-        for start in range(0, len(forms), SHARE)
-    ]
+    cases = list(cases)
+    size = max(SHARE, min(LARGEST_SHARE, len(cases) // TASKS))
+    shares = [cases[start : start + size] for start in range(0, len(cases), size)]
+    tasks = {
+        executor.submit(run_share, [case.to_json() for case in share], reference, candidate, timeout): share
+        for share in shares
+    }
     try:
-        done = (rows for task in tasks for rows in task.result())
-        yield from zip(cases, done, strict=True)
+        for task in as_completed(tasks):
+            share = tasks[task]
+            rows, said = _result(task, share)
+            if versions is not None:
+                versions.update(said)
+            yield from zip(share, rows, strict=True)
     finally:
         for task in tasks:
             task.cancel()
 
 
-def run_share(forms: list[dict], reference: Platform, candidate: Platform, timeout: float) -> list[list[dict]]:
-    """The task that is sent to an executor: the rows of some cases, given in ``TestCase.to_json``'s form."""
-    cases = [TestCase.from_json(form) for form in forms]
-    return [rows for _, rows in _pipeline(cases, reference, candidate, timeout, None)]
+def _result(task, share):
+    try:
+        return task.result()
+    except SortError:
+        raise
+    except Exception as error:  # of the executor: a machine was lost, say
+        text = (str(error).strip().splitlines() or [""])[0]
+        raise SortError(f"the executor lost a share of {len(share)} cases, from case {share[0].id} on: "
+                        f"{type(error).__name__}: {text}") from None  # fmt: skip
+
+
+def run_share(forms: list[dict], reference: Platform, candidate: Platform, timeout: float) -> tuple[list, dict]:
+    """The task that is sent to an executor, in and out as plain values.
+
+    Parameters
+    ----------
+    forms : cases in ``TestCase.to_json``'s form.
+
+    Returns
+    -------
+    (list of list of dict, dict)
+        The rows of each case, and what the two workers said about themselves.
+    """
+    cases, versions = [TestCase.from_json(form) for form in forms], {}
+    return [rows for _, rows in _pipeline(cases, reference, candidate, timeout, versions)], versions
 
 
 def _pipeline(cases: Iterable, reference, candidate, timeout, versions):
@@ -101,11 +138,11 @@ def _pipeline(cases: Iterable, reference, candidate, timeout, versions):
             start.result()
         if versions is not None:
             versions.update({reference.name: first.versions, candidate.name: second.versions})
-        lowered = candidate.dtype not in (None, reference.dtype)
+        lowered = candidate.rounds_more_than(reference)
 
         def begin(case):
-            outcome = one.submit(_reference, first, case, folder, timeout, lowered)
-            return case, two.submit(lambda: _candidate(second, case, outcome.result(), folder, timeout, lowered))
+            outcome = one.submit(reference_side, first, case, folder, timeout, lowered)
+            return case, two.submit(lambda: candidate_side(second, case, outcome.result(), folder, timeout, lowered))
 
         waiting, source = deque(), iter(cases)
         try:
@@ -115,7 +152,7 @@ def _pipeline(cases: Iterable, reference, candidate, timeout, versions):
                 rows = future.result()
                 waiting.popleft()
                 waiting.extend(begin(case) for case in islice(source, 1))
-                yield case, _complete(case, rows, reference.name, candidate.name)
+                yield case, complete_rows(case, rows, reference.name, candidate.name)
         finally:
             # An interrupt must not wait for cases that nobody will read.
             for _, future in waiting:
@@ -124,80 +161,103 @@ def _pipeline(cases: Iterable, reference, candidate, timeout, versions):
                 first.close(), second.close()
 
 
-def _ask_twice(worker, timeout, op, **request):
-    """Messages, the WorkerDied that a second try in a fresh process confirmed, and the one that it did not confirm."""
-    try:
-        return worker.ask(op, timeout, **request), None, None
-    except WorkerDied as first:
+def _ask(worker, timeout, op, case, place, **request):
+    """Everything that a worker can say of a case.
+
+    Returns
+    -------
+    (messages, ended, once)
+        Its messages about the calls that it could make; node -> (status, text) of calls that a fresh process confirmed
+        to end the worker, or that it had no room to measure; and the first ``WorkerDied`` that was not confirmed.
+    """
+    form, ended, once = case.to_json(), {}, None
+    while True:
+        death = None
+        place.unlink(missing_ok=True)  # of the case that used this folder before
         try:
-            return worker.ask(op, timeout, **request), None, first
-        except WorkerDied as again:
-            return again.messages, again, None
+            messages = worker.ask(op, timeout, case=form, skip=list(ended), place=str(place), **request)
+        except WorkerDied as first:
+            first.messages = [{"at": _last_call(place)}]
+            try:  # without ``place``: nothing that is known before a second death is lost
+                messages = worker.ask(op, timeout, case=form, skip=list(ended), **request)
+                once = once or first
+            except WorkerDied as again:
+                messages, death = again.messages, again
+        trouble, full = next(((m["trouble"], m["full"]) for m in messages if "trouble" in m), (None, False))
+        if death is None and trouble is None:
+            return messages, ended, once
+        node = next((m["at"] for m in reversed(messages) if "at" in m), None)
+        node = _last_call(place) if node is None else node
+        if node in ended:  # it ends before any call
+            return messages, ended, once
+        # No room for what the workers exchange says nothing about a platform.
+        ended[node] = (death.kind, str(death)) if death else ("unreached" if full else "exception", trouble)
+        if death and node == len(case.nodes) - 1:
+            return messages, ended, once
 
 
-def _reference(worker, case, folder, timeout, lowered):
-    """What the reference says of a case: its nodes by number (as text), and the digest of the inputs."""
-    target = folder / case.id
-    target.mkdir(exist_ok=True)
-    messages, death, once = _ask_twice(
-        worker, timeout, "reference", case=case.to_json(), folder=str(target), lowered=lowered
-    )
+def _last_call(place) -> int:
+    """The call that a worker was about to make when it noted its number in a file."""
+    try:
+        return int(place.read_bytes() or 0)
+    except OSError:  # it had no time to make the file
+        return 0
+
+
+def reference_side(worker, case, folder, timeout, lowered):
+    """What the reference says of a case: its nodes by number (as text), the digest of the inputs, and the first
+    ``WorkerDied`` that was not confirmed. What it computed lies in ``folder / case.id``."""
+    target = claim(folder, case.id)
+    messages, ended, once = _ask(worker, timeout, "reference", case, target / "reference", folder=str(target),
+                                 lowered=lowered)  # fmt: skip
     nodes = {str(m["node"]): m for m in messages if "node" in m}
-    ended = _ending(messages, death)
-    if ended:
-        node, status, text = ended
-        # The candidate still runs the call, to see whether the other side ends as well.
-        nodes[str(node)] = {"status": status, "error": text}
+    # The candidate still runs a call that ended the reference, to see whether the other side ends as well.
+    nodes |= {str(node): {"status": status, "error": text} for node, (status, text) in ended.items()}
     return nodes, next((m["digest"] for m in messages if "digest" in m), None), once
 
 
-def _candidate(worker, case, outcome, folder, timeout, lowered):
-    """The rows of a case by node number."""
+def candidate_side(worker, case, outcome, folder, timeout, lowered):
+    """The rows of a case by node number; ``outcome`` is what ``reference_side`` returned."""
     nodes, digest, unsteady = outcome
-    messages, death, once = _ask_twice(worker, timeout, "candidate", case=case.to_json(), reference=nodes)
-    shutil.rmtree(folder / case.id, ignore_errors=True)
+    messages, ended, once = _ask(worker, timeout, "candidate", case, folder / case.id / "candidate", reference=nodes)
+    release(folder / case.id)
     other = next((m["digest"] for m in messages if "digest" in m), None)
     if digest and other and digest != other:
         raise SortError(f"case {case.id}: the two platforms drew different inputs ({digest}, {other}); "
                         "their NumPy versions disagree")  # fmt: skip
     rows = {m["row"]["node"]: {**m["row"], "lowered": lowered} for m in messages if "row" in m}
-    ended = _ending(messages, death)
-    if ended:
-        node, status, text = ended
+    for node, (status, text) in ended.items():
         given = nodes.get(str(node), {})
         side = "both" if "error" in given else "candidate"
         message = f"reference: {given['error']}; candidate: {text}" if side == "both" else text
-        rows.setdefault(node, {"node": node, "status": status, "side": side, "message": message})
+        rows[node] = {"node": node, "status": status, "side": side, "message": message}
     for side, first in (("reference", unsteady), ("candidate", once)):
-        if first is not None:  # not confirmed, so no outcome of its own, but never silent
-            node = next((m["at"] for m in reversed(first.messages) if "at" in m), 0)
-            text = f"{first.kind} of the {side} on the first try ({first}); a fresh process got through"
-            if node in rows:
-                rows[node]["message"] = "; ".join(filter(None, [rows[node].get("message", ""), text]))
+        if first is not None:
+            _unconfirmed(rows, side, first)
     return rows
 
 
-def _ending(messages, death):
-    """(node, status, text) of a case that its worker could not finish, else None."""
-    trouble = next((m["trouble"] for m in messages if "trouble" in m), None)
-    if death is None and trouble is None:
-        return None
-    node = next((m["at"] for m in reversed(messages) if "at" in m), 0)
-    return (node, death.kind, str(death)) if death else (node, "exception", trouble)
+def _unconfirmed(rows, side, first):
+    """Note a death that a fresh process did not repeat; the row keeps what the second try measured."""
+    node = next((m["at"] for m in reversed(first.messages) if "at" in m), 0)
+    text = f"{first.kind} of the {side} on the first try ({first}); a fresh process got through"
+    row = rows.setdefault(node, dict(_UNREACHED))
+    row["unconfirmed"] = first.kind
+    row["message"] = "; ".join(filter(None, [row["message"], text]))
 
 
-def _complete(case, rows, reference, candidate):
+def complete_rows(case, rows, reference, candidate):
     """A row for every node, with what the case itself says; a node that was not reached says so."""
     complete = []
     for position, node in enumerate(case.nodes):
-        row = rows.get(position, {"status": "unreached", "side": "", "message": "an earlier call gave no result"})
+        row = rows.get(position, _UNREACHED)
         graph, sample, call = node.record
         complete.append(
             {
                 "case": case.id, "pattern": case.pattern, "node": position, "api": node.api, "target": node.target,
                 "reference": reference, "candidate": candidate, "model": graph, "sample": sample, "call": call,
                 "module_path": node.module_path, "source": node.source, "random": node.random,
-                "entry": not any(dst == position for _, dst, _ in case.edges), **row,
+                "entry": not any(dst == position for _, dst, _ in case.edges), "unconfirmed": "", **row,
             }
         )  # fmt: skip
     return complete

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import torch
 
 from sortlib import thresholds
-from sortlib.features import dtype_name, encode, measure
-from sortlib.runner import bounds, evidence
-from sortlib.runner.execution import full_precision, has_precision_flags, seed_of
+from sortlib.features import dtype_name, map_tensors
+from sortlib.runner import backward, bounds, evidence, invariants, opinions
+from sortlib.runner.execution import Executor, figures, full_precision, seed_of, shortcuts
 from sortlib.runner.transport import as_array, load_array, load_tensor
 
 
@@ -45,12 +46,16 @@ class Comparison:
                 f"{type(local.error).__name__}: {bounds.first_line(local.error)}"  # fmt: skip
             return {**row, "status": status, "side": "both" if both else "reference", "message": message}
         row |= self._features("reference", given["features"][0] if given["features"] else None)
-        row |= {"nan_inputs": given["nan_inputs"], "truth_missing": given["truth_missing"]}
+        order = given["inf_inputs"] and bounds.depends_on_order(node["api"])
+        row |= {"nan_inputs": given["nan_inputs"], "inf_inputs": given["inf_inputs"], "by_order": order,
+                "truth_missing": given["truth_missing"],
+                "second_opinion": given["opinion"], "shared": given["compared"] is not None,
+                "family": bounds.family_of(node)}  # fmt: skip
         failed = next((call for call in (own, local) if call is not None and call.error is not None), None)
         if failed is not None:
             message = f"{type(failed.error).__name__}: {bounds.first_line(failed.error)}"
             return {**row, "status": "exception", "side": "candidate", "message": message}
-        row["seconds_candidate"] = local.seconds
+        row["seconds_candidate"] = self._timed(node, local, given, seed)
         arrays = [load_array(form) for form in given["outputs"]]
         shapes = [tuple(array.shape) for array in arrays]
         for call in filter(None, (own, local)):
@@ -58,7 +63,7 @@ class Comparison:
                 found = [tuple(t.shape) for t in call.outputs]
                 return {**row, "status": "mismatch", "side": "candidate",
                         "message": f"output shapes {found}, reference {shapes}"}  # fmt: skip
-        if given.get("platform_dtype") == self.executor.platform["dtype"]:
+        if given.get("platform_dtype") == self.executor.precision:
             wanted = [form["dtype"] for form in given["outputs"]]
             found = [dtype_name(t.dtype) for t in local.outputs]
             if found != wanted:
@@ -88,7 +93,7 @@ class Comparison:
 
     def _feed(self, key):
         node, output = key
-        return self.executor.place(load_tensor(self.reference[str(node)]["outputs"][output]))
+        return self.executor.place(load_tensor(self.reference[str(node)]["outputs"][output], shared=True))
 
     def _features(self, side, form):
         content = form["$tensor"] if form else {}
@@ -99,66 +104,162 @@ class Comparison:
     def _compare(self, node, position, own, local, arrays, given, seed):
         mine = [as_array(tensor) for tensor in local.outputs]
         result, locals_, owns = {}, [], []
-        # Where values and their positions are returned, the values decide: ties may be broken in any order.
-        values_only = node["api"] in thresholds.INDICES and any(array.dtype.kind == "f" for array in arrays)
         for output, array in enumerate(arrays):
-            counts = not (values_only and array.dtype.kind in "iu")
-            found = evidence.compare(array, mine[output])
+            # Positions are judged by the elements they name: equal values may be chosen in any order.
+            counts = not (node["api"] in thresholds.INDICES and array.dtype.kind in "iu")
+            found = _differences(node, array, mine[output])
             locals_ += [found] * counts
             if own is not None:
                 if own is not local:
-                    found = evidence.compare(array, as_array(own.outputs[output]))
+                    found = _differences(node, array, as_array(own.outputs[output]))
                 owns += [found] * counts
                 self._keep((position, output), own.outputs[output], given["outputs"][output], found)
         if mine:
             same = evidence.same_bits(arrays[0], mine[0]) and local.outputs[0].dtype == _dtype(given["outputs"][0])
-            features = given["features"][0] if same else encode(measure(local.outputs[0]))
+            features = given["features"][0] if same else figures(local.outputs[0])
             result |= self._features("candidate", features)
+        judged = self._judged(node, given, arrays, mine, local)
+        if not locals_:  # nothing but positions: the elements they name stand for them
+            locals_ = owns = [evidence.compare(a, b) for a, b, _ in judged if a.dtype.kind in "fc"] or [evidence.EQUAL]
         result |= {f"local_{name}": value for name, value in _worst(locals_).items()}
         result |= {f"propagated_{name}": value for name, value in _worst(owns).items()}
         result["propagated_broken"] = own is None
+        if node["random"] and node["api"] in thresholds.MASKED and given["truth"][0]:
+            right = _truth(given["truth"][0], arrays[0])
+            result |= _dropped(node, right, {"reference": arrays[0], "candidate": mine[0]})
         limits = [bounds.unpack(form, load_array) for form in given["bound"]]
-        result |= self._errors(given, arrays, mine, local, limits)
+        result |= self._errors(given, judged, limits, self._names(node, given), node["random"])
         result["samples"] = min((limit.samples for limit in limits if limit), default=None)
-        ratio = result.get("candidate_own_ratio")
-        if ratio and ratio > 1 and has_precision_flags(self.executor.device.type):
+        ratio = result.get("candidate_own_ratio") or 0.0
+        if ratio > 1 and shortcuts(self.executor.device.type):
             result["strict_ratio"], result["strict_error"] = self._strict(node, given, arrays, limits, seed)
+        if max(ratio, result.get("reference_own_ratio") or 0.0) > 1 and not given["opinion"]:
+            result["second_opinion"] = self._second_opinion(node, given, judged, limits, seed)
         return result
+
+    def _timed(self, node, local, given, seed):
+        """Seconds of the call; one that seems slow runs again, since first calls load and compile things."""
+        if local.seconds < max(thresholds.SLOW_SECONDS, thresholds.SLOW_TIMES * (given.get("seconds") or 0.0)):
+            return local.seconds
+        return min(local.seconds, self.executor.call(node, self._arguments(node), seed).seconds)
+
+    def _judged(self, node, given, arrays, mine, local):
+        """(reference's array, candidate's array, dtypes that computed them) of everything that may have a truth."""
+        dtypes = [(_dtype(form), tensor.dtype) for form, tensor in zip(given["outputs"], local.outputs, strict=True)]
+        if given["compared"] is None:
+            return list(zip(arrays, mine, dtypes, strict=True))
+        shared = invariants.invariants(node["api"], self._arguments(node), local.outputs)
+        computed = next((pair for pair in dtypes if _continuous(pair[0])), (torch.float64, torch.float64))
+        values = [load_array(form) for form in given["compared"]]
+        mine = [as_array(value) for value, _ in shared] if shared else values
+        return [(a, b, computed) for a, b in zip(values, mine, strict=True)]
+
+    def _arguments(self, node):
+        """The call's arguments with the reference's values in them."""
+        return self.executor.arguments(node, self.external, _Values(self.fed, self._feed))
+
+    def _names(self, node, given):
+        """What each output is called in a reason: nothing for the first result."""
+        gradients = []
+        if node.get("backward"):
+            gradients = [f"gradient of {name}" for name, _ in backward.leaves(self._arguments(node))[1]]
+        return [f"output {k}" if k else "" for k in range(len(given["truth"]) - len(gradients))] + gradients
+
+    def _second_opinion(self, node, given, judged, limits, seed):
+        """What the decomposition in float64 says where something looks wrong: agrees, disagrees, or nothing."""
+        if given["compared"] is not None or node["random"]:
+            return ""
+        # On the CPU, since the device's own kernels are what is in question.
+        plain = Executor({**self.executor.platform, "device": "cpu", "compile": False, "autocast": None})
+        arguments = [a._replace(value=map_tensors(a.value, lambda _, tensor: tensor.cpu()))
+                     for a in bounds.widen(self._arguments(node))]  # fmt: skip
+        outputs = opinions.decomposed(lambda: bounds.outputs_in_double(plain, node, arguments, seed))
+        if outputs is None or len(outputs) != len(judged):
+            return ""
+        worst = 0.0
+        for output, (array, _, dtypes) in enumerate(judged):
+            right, limit = given["truth"][output], limits[output]
+            if right is None or limit is None or tuple(outputs[output].shape) != array.shape:
+                continue
+            found = evidence.errors(as_array(outputs[output]), _truth(right, array), limit, *_range(dtypes[0]))
+            worst = max(worst, found["own_ratio"] or 0.0)
+        # Two float64 results may differ by their own rounding, which is far below the bound of a narrower dtype.
+        return "agrees" if worst < 0.5 else "disagrees"
 
     def _keep(self, key, tensor, form, found):
         """Remember an output of the own chain, and whether the reference's is the same to the last bit."""
         self.own[key] = tensor
         self.difference[key] = found["max_abs"]
-        layout = list(tensor.stride()) == form["strides"]
+        layout = tensor.layout == torch.strided and list(tensor.stride()) == form["strides"]
         self.same[key] = found["differing"] == 0 and layout and tensor.dtype == _dtype(form)
 
     def _strict(self, node, given, arrays, limits, seed):
         """Error over bound, and error, of the same call with reduced-precision shortcuts off."""
-        arguments = self.executor.arguments(node, self.external, _Values(self.fed, self._feed))
         with full_precision(self.executor.device.type):
-            call = self.executor.call(node, arguments, seed)
+            call = self.executor.call(node, self._arguments(node), seed)
         if call.error is not None:
             return None, None
-        found = self._errors(given, arrays, [as_array(tensor) for tensor in call.outputs], call, limits)
+        judged = self._judged(node, given, arrays, [as_array(tensor) for tensor in call.outputs], call)
+        found = self._errors(given, judged, limits, [""] * len(judged), node["random"])
         return found["candidate_own_ratio"], found["candidate_error"]
 
-    def _errors(self, given, arrays, mine, local, limits):
+    def _errors(self, given, judged, limits, names, masked):
         sides = {"reference": [], "candidate": []}
-        for output, array in enumerate(arrays):
+        worst_output, worst_ratio, worst_case = "", 0.0, dict.fromkeys(sides)
+        for output, (array, mine, dtypes) in enumerate(judged):
             if given["truth"][output] is None or array.dtype.kind not in "fc":
                 continue
-            right = _truth(given["truth"][output], array)
-            dtypes = {"reference": _dtype(given["outputs"][output]), "candidate": local.outputs[output].dtype}
-            for side, values in (("reference", array), ("candidate", mine[output])):
-                if side == "candidate" and dtypes["reference"] == dtypes[side] and evidence.same_bits(array, values):
-                    sides[side].append(sides["reference"][-1])
+            right, limit = _truth(given["truth"][output], array), limits[output]
+            for side, values, dtype in zip(sides, (array, mine), dtypes, strict=True):
+                if side == "candidate" and dtypes[0] == dtypes[1] and evidence.same_bits(array, values):
+                    found = sides["reference"][-1]
                 else:
-                    sides[side].append(evidence.errors(values, right, limits[output], *_range(dtypes[side])))
-        nothing = {"error": None, "rms": None, "ratio": None, "own_ratio": None, "lost": 0.0}
+                    # What a side has dropped says nothing about its arithmetic.
+                    truth = right.where(array, values != 0) if masked else right
+                    found = evidence.errors(values, truth, limit, *_range(dtype))
+                sides[side].append(found)
+                ratio = found["ratio"]
+                if ratio is not None and limit.worst is not None:
+                    worst_case[side] = max(worst_case[side] or 0.0, ratio / limit.worst)
+                if (ratio or 0.0) > worst_ratio:
+                    worst_output, worst_ratio = names[output], ratio
+        nothing = {"error": None, "rms": None, "ratio": None, "own_ratio": None, "lost": 0.0, "nan_wrong": 0.0,
+                   "nan_missing": 0.0}  # fmt: skip
         result = {f"{side}_{name}": value for side, found in sides.items()
                   for name, value in (_worst(found) or nothing).items()}  # fmt: skip
-        lost = max(result.pop("reference_lost"), result.pop("candidate_lost"))
-        return {**result, "truth_finite_lost": lost}
+        for name, column in (("lost", "truth_finite_lost"), ("nan_wrong", "truth_nan_wrong"),
+                             ("nan_missing", "truth_nan_missing")):  # fmt: skip
+            result[column] = max(result.pop(f"reference_{name}"), result.pop(f"candidate_{name}"))
+        result |= {f"{side}_worst_case_ratio": value for side, value in worst_case.items()}
+        return {**result, "worst_output": worst_output}
+
+
+def _differences(node, array, mine):
+    """Differences of one output; where each side drew its own mask, of what both have kept."""
+    if not (node["random"] and node["api"] in thresholds.MASKED and array.dtype.kind in "fc"):
+        return evidence.compare(array, mine)
+    kept = array != 0, mine != 0
+    both = kept[0] & kept[1]
+    found = evidence.compare(array[both], mine[both])
+    return {**found, "other_mask": float((kept[0] != kept[1]).mean()) if array.size else 0.0}
+
+
+def _dropped(node, right, sides):
+    """Share that each side of a dropout drops, and its distance from p in standard deviations of a binomial share."""
+    share = next((value for name, value, _ in node["arguments"] if name == "p"), 0.5)
+    result, single = {}, node["api"] in ("dropout", "native_dropout")
+    for side, array in sides.items():
+        kept = np.concatenate([truth for *_, truth in right.blocks(array.reshape(-1))] or [np.empty(0)]) != 0
+        if not kept.any():
+            continue
+        found = result[f"{side}_dropped"] = float((array.reshape(-1)[kept] == 0).mean())
+        if single and 0 < share < 1 and (count := np.count_nonzero(kept)) >= thresholds.FEW:
+            result[f"{side}_drop_sigmas"] = abs(found - share) / (share * (1 - share) / count) ** 0.5
+    return result
+
+
+def _continuous(dtype):
+    return dtype.is_floating_point or dtype.is_complex
 
 
 def _dtype(form):
@@ -168,6 +269,8 @@ def _dtype(form):
 def _truth(form, base):
     if "residual" in form:
         return evidence.Truth(residual=load_array(form["residual"]), base=base)
+    if form.get("exact"):
+        return evidence.Truth(values=base)
     return evidence.Truth(values=load_array(form))
 
 
@@ -194,8 +297,9 @@ def _find_sources(form, found):
     if isinstance(form, dict):
         if "$from" in form:
             found.append(tuple(form["$from"]))
-        for value in form.values():
-            _find_sources(value, found)
+        elif "$draw" not in form:  # features are many and hold no sources
+            for value in form.values():
+                _find_sources(value, found)
     elif isinstance(form, list):
         for value in form:
             _find_sources(value, found)
@@ -203,5 +307,5 @@ def _find_sources(form, found):
 
 def _worst(comparisons) -> dict:
     """The largest of each figure over a call's outputs."""
-    names = comparisons[0] if comparisons else ()
-    return {name: max((c[name] for c in comparisons if c[name] is not None), default=None) for name in names}
+    names = {name: None for found in comparisons for name in found}
+    return {name: max((c[name] for c in comparisons if c.get(name) is not None), default=None) for name in names}

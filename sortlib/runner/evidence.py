@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 BLOCK = 1 << 15  # elements; some ten float64 temporaries of this size stay in the second-level cache
+EQUAL = {"max_abs": 0.0, "max_rel": 0.0, "differing": 0.0, "bits": 0.0, "scale_ulp": None, "one_sided": 0.0}
 _LARGEST = float(np.finfo(np.float64).max)
 
 
@@ -30,25 +31,29 @@ def compare(reference: np.ndarray, candidate: np.ndarray) -> dict:
     -------
     dict
         ``max_abs``, ``max_rel`` (by the reference's element), ``differing`` (share of elements with unequal values,
-        NaN equal to NaN), ``scale_ulp`` (``max_abs`` in units of the last place of the reference's largest
+        NaN equal to NaN), ``bits`` (share of elements with unequal bits, so that the sign of zero counts; None where
+        the dtypes differ), ``scale_ulp`` (``max_abs`` in units of the last place of the reference's largest
         magnitude; None for integers) and ``one_sided`` (share that is finite or NaN or an infinity on one side only).
     """
-    floating = reference.dtype.kind == "f"
+    floating = reference.dtype.kind in "fc"
     if reference.size == 0 or same_bits(reference, candidate):
-        return {"max_abs": 0.0, "max_rel": 0.0, "differing": 0.0, "scale_ulp": 0.0 if floating else None,
-                "one_sided": 0.0}  # fmt: skip
+        return {**EQUAL, "scale_ulp": 0.0 if floating else None}
+    bits = _unequal_bits(reference, candidate)
     a, b = _plain(reference), _plain(candidate)
+    whole = a.dtype == b.dtype and a.dtype.kind in "iu" and a.dtype.itemsize == 8
     largest = relative = magnitude = 0.0
     differing = one_sided = 0
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         for start in range(0, a.size, BLOCK):
-            x = a[start : start + BLOCK].astype(np.float64)
-            y = b[start : start + BLOCK].astype(np.float64)
-            difference = np.abs(x - y)
+            left, right = a[start : start + BLOCK], b[start : start + BLOCK]
+            x, y = left.astype(np.float64), right.astype(np.float64)
+            if whole:  # beyond 2**53 float64 does not tell neighbours apart; the difference wraps round to its size
+                difference = np.where(left > right, left - right, right - left).view(np.uint64).astype(np.float64)
+            else:
+                difference = np.abs(x - y)
             np.abs(x, out=x)
-            count = int(np.count_nonzero(difference))  # NaN counts
-            finite = np.isfinite(difference)
-            if not finite.all():
+            count = int(np.count_nonzero(difference != 0))  # NaN counts
+            if not np.isfinite(difference.max()):
                 finite = np.isfinite(x) & np.isfinite(y)
                 nan = np.isnan(x), np.isnan(y)
                 # Infinities of one sign leave a NaN difference without being NaN themselves.
@@ -62,14 +67,23 @@ def compare(reference: np.ndarray, candidate: np.ndarray) -> dict:
                 continue
             differing += count
             largest = max(largest, float(difference.max()))
-            different = difference > 0
-            relative = max(relative, float(np.divide(difference, x, out=x, where=different).max(
-                where=different, initial=0.0)))  # fmt: skip
-    ulp = largest / float(np.spacing(np.asarray(magnitude).astype(reference.dtype))) if floating else None
-    return {"max_abs": largest, "max_rel": relative, "differing": differing / a.size, "scale_ulp": ulp,
+            # Equal zeros give NaN, which fmax passes over: selecting what differs would cost twenty times as much.
+            relative = max(relative, float(np.fmax.reduce(np.divide(difference, x, out=x))))
+    ulp = largest / float(np.spacing(np.asarray(magnitude).astype(a.dtype))) if floating else None
+    return {"max_abs": largest, "max_rel": relative, "differing": differing / a.size, "bits": bits, "scale_ulp": ulp,
             "one_sided": one_sided / a.size}  # fmt: skip
 
 
+def _unequal_bits(a, b) -> float | None:
+    if a.dtype != b.dtype:
+        return None
+    a, b = _plain(a), _plain(b)
+    if a.dtype.kind == "f":
+        a, b = a.view(f"i{a.dtype.itemsize}"), b.view(f"i{b.dtype.itemsize}")
+    return float(np.count_nonzero(a != b)) / a.size
+
+
+@np.errstate(invalid="ignore", over="ignore")
 def errors(output: np.ndarray, right: Truth, limit, unit: float, step: float, largest: float) -> dict:
     """Error of an output against the float64 truth.
 
@@ -85,46 +99,49 @@ def errors(output: np.ndarray, right: Truth, limit, unit: float, step: float, la
     dict
         ``error`` (largest) and ``rms``; ``ratio`` and ``own_ratio``, the largest quotients of error and bound (None
         without a bound); ``lost``, the share of elements that are not finite though the truth lies in the dtype's
-        range. Elements where either is not finite count for ``lost`` only.
+        range; ``nan_wrong``, the share of NaN where the truth is an infinity or a number, and ``nan_missing``, the
+        share of other values where the truth is NaN. Elements where either is not finite count for these three only.
+        The parts of a complex number have its modulus as their magnitude.
     """
     values = _plain(output)
+    paired = output.dtype.kind == "c"
     extra = None if limit is None or limit.extra is None else _plain(limit.extra)
-    if extra is not None and output.dtype.kind == "c":
+    if extra is not None and paired:
         extra = np.repeat(extra, 2)
     worst = ratio = own = squares = 0.0
-    count = lost = 0
+    count = lost = wrong = missing = 0
     for start, x, t in right.blocks(values):
-        with np.errstate(invalid="ignore"):
-            error = np.abs(x - t)
-        finite = np.isfinite(error)
-        if finite.all():
-            finite = None
-            count += error.size
-        else:
+        error = np.abs(x - t)
+        finite = None
+        if not np.isfinite(error.max()):
+            finite = np.isfinite(error)
             lost += int(np.count_nonzero(~np.isfinite(x) & (np.abs(t) <= largest)))
+            nan = np.isnan(x), np.isnan(t)
+            wrong += int(np.count_nonzero(nan[0] & ~nan[1]))
+            missing += int(np.count_nonzero(nan[1] & ~nan[0]))
             error = error[finite]
-            count += error.size
+        count += error.size
         if not error.size:
             continue
         top = float(error.max())
         if top == 0:
             continue
         worst = max(worst, top)
-        with np.errstate(over="ignore"):
-            squares += float(np.square(error).sum())  # np.dot would wake the threads of a BLAS
+        squares += float(np.square(error).sum())  # np.dot would wake the threads of a BLAS
         if limit is None:
             continue
-        np.abs(t, out=t)
+        t = np.repeat(np.hypot(t[::2], t[1::2]), 2) if paired else np.abs(t, out=t)
         more = None if extra is None else extra[start : start + x.size].astype(np.float64)
         own = max(own, _quotient(error, limit.own, t, more, finite, unit, step))
         ratio = own if limit.own == limit.total else max(
             ratio, _quotient(error, limit.total, t, more, finite, unit, step))  # fmt: skip
+    size = values.size or 1
+    shares = {"lost": lost / size, "nan_wrong": wrong / size, "nan_missing": missing / size}
     if not count:
-        nothing = {"error": None, "rms": None, "ratio": None, "own_ratio": None}
-        return {**nothing, "lost": lost / values.size if values.size else 0.0}
+        return {"error": None, "rms": None, "ratio": None, "own_ratio": None, **shares}
     return {
         "error": worst, "rms": float(np.sqrt(squares / count)), "ratio": None if limit is None else ratio,
-        "own_ratio": None if limit is None else own, "lost": lost / values.size,
+        "own_ratio": None if limit is None else own, **shares,
     }  # fmt: skip
 
 
@@ -137,8 +154,7 @@ def _quotient(error, terms, magnitude, extra, finite, unit, step) -> float:
         allowed = allowed + (factor * unit) * extra
     if finite is not None and isinstance(allowed, np.ndarray):
         allowed = allowed[finite]
-    with np.errstate(invalid="ignore", over="ignore"):
-        return min(float(np.fmax.reduce(error / allowed)), _LARGEST)
+    return min(float(np.fmax.reduce(error / allowed)), _LARGEST)
 
 
 class Truth:
@@ -154,6 +170,12 @@ class Truth:
         self.values = None if values is None else _plain(values)
         self.residual = None if residual is None else _plain(residual)
         self.base = None if base is None else _plain(base)
+
+    def where(self, base, kept):
+        """The truth with zero where ``kept``, of the shape of ``base``, is False."""
+        values = np.concatenate([right for *_, right in self.blocks(_plain(base))] or [np.empty(0)])
+        kept = np.repeat(kept.reshape(-1), 2) if base.dtype.kind == "c" else kept.reshape(-1)
+        return Truth(values=np.where(kept, values, 0.0))
 
     def blocks(self, output):
         """(start, block of the output, block of the truth) as float64 arrays of their own."""

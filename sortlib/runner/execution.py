@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import time
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from sortlib import apis
 from sortlib.api_tables import UNINITIALISED
 from sortlib.drawing import draw
-from sortlib.features import contiguous_strides, decode, map_tensors
+from sortlib.features import (
+    Sample,
+    TensorFeatures,
+    contiguous_strides,
+    decode,
+    dtype_name,
+    encode,
+    map_tensors,
+    take,
+)
+from sortlib.runner import backward
 from sortlib.runner.transport import load_tensor
 
-# Flags that let a kernel trade precision for speed; a difference that vanishes without them is configuration.
+# Flags that let a kernel trade precision for speed, by dotted name below torch.backends, with their values at full
+# precision; a difference that vanishes with them is configuration.
 PRECISION_FLAGS = {
     "cudnn.allow_tf32": False,
     "cuda.matmul.allow_tf32": False,
     "cuda.matmul.allow_fp16_reduced_precision_reduction": False,
     "cuda.matmul.allow_bf16_reduced_precision_reduction": False,
 }
+CPU_PRECISION_FLAGS = {"mkldnn.matmul.fp32_precision": "ieee", "mkldnn.conv.fp32_precision": "ieee"}
 
 
 @dataclass
@@ -33,12 +47,12 @@ class Call:
     error: Exception | None = None
 
 
-def apply_flags(flags: dict):
-    """Set flags below ``torch.backends`` by dotted name; return the values they had."""
+def apply_flags(flags: dict, root=torch.backends):
+    """Set flags below ``root`` by dotted name; return the values they had."""
     before = {}
     for name, value in flags.items():
         home, _, attribute = name.rpartition(".")
-        holder = torch.backends
+        holder = root
         for part in filter(None, home.split(".")):
             holder = getattr(holder, part)
         before[name] = getattr(holder, attribute)
@@ -46,23 +60,36 @@ def apply_flags(flags: dict):
     return before
 
 
+def _full_precision_flags(device: str):
+    """(flags at full precision, what they lie below) of a device type.
+
+    An out-of-tree device names its own in its device module, by dotted name below that module, for example
+    ``torch.npu.full_precision = {"matmul.allow_hf32": False}``.
+    """
+    module = getattr(torch, device, None)
+    own = getattr(module, "full_precision", None)
+    if isinstance(own, dict):
+        return own, module
+    return {"cuda": PRECISION_FLAGS, "cpu": CPU_PRECISION_FLAGS}.get(device, {}), torch.backends
+
+
 @contextlib.contextmanager
 def full_precision(device: str):
     """Within it, reduced-precision shortcuts of the device are off."""
-    before = apply_flags(PRECISION_FLAGS) if device == "cuda" else {}
+    flags, root = _full_precision_flags(device)
+    before = apply_flags(flags, root)
     try:
         yield
     finally:
-        apply_flags(before)
+        apply_flags(before, root)
 
 
-def has_precision_flags(device: str) -> bool:
-    """Whether any shortcut of ``PRECISION_FLAGS`` is on for this device."""
-    if device != "cuda":
-        return False
-    before = apply_flags(PRECISION_FLAGS)
-    apply_flags(before)
-    return any(before.values())
+def shortcuts(device: str) -> bool:
+    """Whether any reduced-precision shortcut of this device is on."""
+    flags, root = _full_precision_flags(device)
+    before = apply_flags(flags, root)
+    apply_flags(before, root)
+    return any(before[name] not in (value, "none") for name, value in flags.items())
 
 
 class Executor:
@@ -77,6 +104,8 @@ class Executor:
         self.platform = platform
         self.device = torch.device(platform["device"])
         self.dtype = getattr(torch, platform["dtype"]) if platform["dtype"] else None
+        self.autocast = getattr(torch, platform["autocast"]) if platform["autocast"] else None
+        self.precision = platform["dtype"] or platform["autocast"]  # as Platform.precision
         self._compiled = {}
 
     def place(self, tensor):
@@ -106,30 +135,51 @@ class Executor:
         return [apis.Argument(name, decode(form, special), kind) for name, form, kind in node["arguments"]]
 
     def call(self, node: dict, arguments: list, seed: int) -> Call:
-        """Run one API; an exception is a result."""
+        """Run one API, and its backward pass where the node wants it; an exception is a result."""
+        named = None
+        if node.get("backward"):
+            arguments, named = backward.leaves(arguments)
         if _mutates(node, arguments):
             # Values are shared between chains and with the other platform, so in-place APIs get copies.
-            arguments = [a._replace(value=map_tensors(a.value, lambda _, t: duplicate(t))) for a in arguments]
+            with torch.set_grad_enabled(named is not None):
+                arguments = [a._replace(value=map_tensors(a.value, lambda _, t: duplicate(t))) for a in arguments]
         try:
             function = self._function(node["target"])
             args, kwargs = apis.unbind(arguments)
             self._seed(seed)
             self.synchronize()
             start = time.perf_counter()
-            with torch.no_grad():
+            with torch.set_grad_enabled(named is not None), self._autocast():
                 result = function(*args, **kwargs)
             self.synchronize()
             seconds = time.perf_counter() - start
+            if node["api"] == "setitem":
+                result = args[0]
+            outputs = tensors_in(result)
+            if named is not None:
+                gradients = backward.gradients(outputs, named, seed, node.get("upstream", "drawn"))
+                outputs = [output.detach() for output in outputs] + gradients
         except Exception as error:
             return Call([], error=error)
-        if node["api"] == "setitem":
-            result = args[0]
-        outputs = tensors_in(result)
         if node["api"] in UNINITIALISED:
             # What such memory holds is chance; zeros are as good, and the same in every run.
             for output in outputs:
                 output.zero_()
         return Call(outputs, seconds)
+
+    def _autocast(self):
+        if self.autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, self.autocast)
+
+    @contextlib.contextmanager
+    def exactly(self):
+        """Within it, calls run without autocast: those that say what is right."""
+        autocast, self.autocast = self.autocast, None
+        try:
+            yield
+        finally:
+            self.autocast = autocast
 
     def _function(self, target):
         function = apis.resolve(target)
@@ -185,6 +235,19 @@ def tensors_in(result) -> list:
 
     map_tensors(result, note)
     return found
+
+
+def figures(tensor) -> dict:
+    """The encoded features of an output, without quantiles, which nobody reads: they cost most of the time."""
+    taken = take(tensor)
+    if isinstance(taken, Sample):
+        numbers = taken.numbers.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):  # float64 near its limit
+            mean, std = float(numbers.mean()), float(numbers.std())
+        taken = {**taken.shares, "minimum": taken.minimum, "maximum": taken.maximum,
+                 "mean": mean if math.isfinite(mean) else None, "std": std if math.isfinite(std) else None}  # fmt: skip
+    strides = tuple(tensor.stride()) if tensor.layout == torch.strided else ()
+    return encode(TensorFeatures(dtype_name(tensor.dtype), tuple(tensor.shape), strides, **taken))
 
 
 def draw_externals(case: dict) -> dict:

@@ -8,14 +8,12 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import tempfile
 import time
-from pathlib import Path
 
-import sortlib
 from sortlib.errors import SortError
 from sortlib.platform import Platform
+from sortlib.runner import launch
 
 START_TIMEOUT = 180  # seconds; importing torch from a cold disk can take a minute
 
@@ -95,15 +93,12 @@ class Worker:
         self.stop()
         spec = {**self.platform.to_json(), "parent": os.getpid()}
         spec["threads"] = spec["threads"] or self.threads
-        home = str(Path(sortlib.__file__).resolve().parent.parent)
-        environment = {**os.environ, **self.platform.env, "PYTHONUNBUFFERED": "1"}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environment.get("PYTHONPATH")]))
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop()
-        command = [self.platform.python or sys.executable, "-m", "sortlib.runner.worker"]
+        command = launch.command("sortlib.runner.worker", self.platform.python)
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environment,
-                start_new_session=True,
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+                env=launch.environment(self.platform.python, self.platform.env), start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             raise SortError(f"platform {self.platform.name}: cannot start {command[0]}: {error.strerror}") from None

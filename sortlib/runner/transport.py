@@ -1,9 +1,15 @@
-"""Tensors between worker processes: raw files in memory (``/dev/shm`` where it exists), removed after each case."""
+"""Tensors between worker processes: raw bits in files in memory (``/dev/shm`` where it exists), removed at the end.
+
+What a case exchanges lies in one file that both workers keep mapped and that the next case uses again, since making
+and mapping memory costs more than copying into it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import mmap
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -14,6 +20,10 @@ import torch
 # NumPy has no bfloat16 or float8: their bits travel as integers of the same size.
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MAPPED = 1 << 18  # bytes from which mapping a file is cheaper than reading it
+_ALIGNED = 64  # bytes; as PyTorch aligns its own memory, so that kernels take the same paths
+_STEP = 1 << 22  # bytes by which a shelf grows at least
+_KEPT = 1 << 28  # bytes; a larger shelf is not kept for the next case
+_SHELF = "tensors"
 _PREFIX = "sortlib-"
 _LOCK = "in-use"
 
@@ -58,39 +68,160 @@ def _locked(file) -> bool:
     return True
 
 
+def claim(folder: Path, name: str) -> Path:
+    """A folder ``name`` for what one case exchanges; one that ``release`` left behind, if there is one."""
+    place = folder / name
+    for used in folder.glob("free-*"):
+        with contextlib.suppress(OSError):  # another thread was faster
+            used.rename(place)
+            return place
+    place.mkdir(exist_ok=True)
+    return place
+
+
+def release(place: Path):
+    """Give a claimed folder back: its memory serves the next case, unless it is a lot."""
+    try:
+        if (place / _SHELF).stat().st_size <= _KEPT:
+            place.rename(place.with_name(f"free-{place.name}"))
+            return
+    except OSError:  # nothing was exchanged, or it is gone already
+        pass
+    shutil.rmtree(place, ignore_errors=True)
+
+
+class Shelf:
+    """Where one case's tensors are written for the other worker, one after the other.
+
+    Parameters
+    ----------
+    folder : from ``claim``.
+
+    Raises
+    ------
+    OSError
+        From ``save``: the memory is full.
+    """
+
+    def __init__(self, folder):
+        self.path, self.used = Path(folder) / _SHELF, 0
+        self.path.touch()
+        self.file = self.path.stat().st_ino  # tells the files apart that bear one name after the other
+
+    def save(self, tensor: torch.Tensor) -> dict:
+        """Write a tensor's bits; the form is that of ``save_tensor``."""
+        layout, tensor = _dense(tensor.detach())
+        array, strides = _bits(tensor.cpu()), list(tensor.stride())
+        start = -(-self.used // _ALIGNED) * _ALIGNED
+        self.used = start + array.nbytes
+        memory = _mapped(self.path, self.file, self.used)[start : self.used]
+        np.copyto(memory.view(array.dtype).reshape(array.shape), array)
+        return {"path": str(self.path), "file": self.file, "offset": start, "numpy": array.dtype.str,
+                "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(array.shape), "strides": strides,
+                **layout}  # fmt: skip
+
+
+_maps = {}  # inode -> (file descriptor, memory as bytes)
+
+
+def _mapped(path, inode, size) -> np.ndarray:
+    """The bytes of a file of at least ``size`` bytes, grown where it is smaller."""
+    descriptor, memory = _maps.get(inode, (None, np.empty(0, np.uint8)))
+    if memory.size >= size:
+        return memory
+    if descriptor is None:
+        _forget_removed()
+        descriptor = os.open(path, os.O_RDWR)
+    if os.fstat(descriptor).st_size < size:
+        _grow(descriptor, max(size, 2 * memory.size, _STEP))
+    memory = np.frombuffer(mmap.mmap(descriptor, 0), np.uint8)
+    _maps[inode] = descriptor, memory
+    return memory
+
+
+def _grow(descriptor, size):
+    """Make a file longer and its memory real: a hole would be filled on first use, which kills where none is left."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+    start, zeros = os.fstat(descriptor).st_size, bytes(1 << 20)
+    while start < size:
+        start += os.pwrite(descriptor, zeros[: size - start], start)
+
+
+def _forget_removed():
+    """Unmap files that are gone, whose memory would stay taken."""
+    for inode, (descriptor, _) in list(_maps.items()):
+        if os.fstat(descriptor).st_nlink == 0:
+            os.close(descriptor)
+            del _maps[inode]
+
+
+def _dense(tensor):
+    """(what a form says of a sparse tensor's layout, the same values in every place)."""
+    if tensor.layout == torch.strided:
+        return {}, tensor
+    return {"layout": str(tensor.layout).removeprefix("torch.")}, tensor.to_dense()
+
+
+def _foreign(dtype) -> bool:
+    """Whether NumPy lacks a type."""
+    own = (torch.float16, torch.float32, torch.float64)
+    return dtype == torch.complex32 or dtype.is_floating_point and dtype not in own
+
+
+def _bits(tensor) -> np.ndarray:
+    """A CPU tensor as an array; types that NumPy lacks as integers of the same size."""
+    if _foreign(tensor.dtype):
+        return tensor.contiguous().view(_BITS[tensor.element_size()]).numpy()
+    return tensor.resolve_conj().resolve_neg().numpy()
+
+
 def save_tensor(tensor: torch.Tensor, path) -> dict:
-    """Write a tensor's bits; the returned form finds and rebuilds it, strides included."""
+    """Write a tensor's bits; the returned form finds and rebuilds it, strides included.
+
+    A sparse tensor is written with its zeros; rebuilding gives its layout back, not its order of elements.
+    """
+    layout, tensor = _dense(tensor.detach())
     strides = list(tensor.stride())
-    tensor = tensor.detach().cpu().contiguous()
-    if tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
-        array = tensor.view(_BITS[tensor.element_size()]).numpy()
-    else:
-        array = tensor.resolve_conj().resolve_neg().numpy()
+    array = np.ascontiguousarray(_bits(tensor.cpu())).reshape(tensor.shape)
     array.tofile(path)  # without a header, since parsing one costs more than a small tensor
     return {"path": str(path), "dtype": str(tensor.dtype).removeprefix("torch."), "numpy": array.dtype.str,
-            "shape": list(array.shape), "strides": strides}  # fmt: skip
+            "shape": list(array.shape), "strides": strides, **layout}  # fmt: skip
 
 
 def _read(form, mapped):
+    """The array behind a form; ``mapped`` allows memory that others share."""
     shape, dtype = tuple(form["shape"]), np.dtype(form["numpy"])
+    if "offset" in form:
+        start, stop = form["offset"], form["offset"] + math.prod(shape) * dtype.itemsize
+        array = _mapped(form["path"], form["file"], stop)[start:stop].view(dtype).reshape(shape)
+        return array if mapped else array.copy()
     if mapped and math.prod(shape) * dtype.itemsize >= _MAPPED:
         return np.memmap(form["path"], dtype, "r", shape=shape)
     return np.fromfile(form["path"], dtype).reshape(shape)
+
+
+def _native(tensor):
+    """The same values in a type that NumPy has."""
+    if not _foreign(tensor.dtype):
+        return tensor
+    return tensor.to(torch.complex64 if tensor.is_complex() else torch.float32)
 
 
 def load_array(form: dict) -> np.ndarray:
     """The values as a NumPy array (bfloat16 and float8 as float32), mapped from the file where it is large."""
     array = _read(form, mapped=True)
     dtype = getattr(torch, form["dtype"])
-    if dtype.is_floating_point and dtype not in (torch.float16, torch.float32, torch.float64):
-        return torch.from_numpy(np.array(array)).view(dtype).float().numpy()
-    return array
+    return _native(torch.from_numpy(np.array(array)).view(dtype)).numpy() if _foreign(dtype) else array
 
 
-def load_tensor(form: dict) -> torch.Tensor:
-    """The tensor with its dtype and strides, in memory of its own."""
-    array = _read(form, mapped=False)
+def load_tensor(form: dict, shared: bool = False) -> torch.Tensor:
+    """The tensor with its dtype and strides; in memory of its own, or where ``shared`` is true in the case's shelf."""
+    array = _read(form, mapped=shared and "offset" in form)
     tensor = torch.from_numpy(array).view(getattr(torch, form["dtype"]))
+    if "layout" in form:
+        return tensor.to_sparse(layout=getattr(torch, form["layout"]))
     if 0 in form["strides"] or list(tensor.stride()) == form["strides"]:
         return tensor
     return torch.empty_strided(tensor.shape, form["strides"], dtype=tensor.dtype).copy_(tensor)
@@ -98,7 +229,5 @@ def load_tensor(form: dict) -> torch.Tensor:
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
     """An output tensor as NumPy array on the CPU (bfloat16 and float8 as float32)."""
-    tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    if tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
-        tensor = tensor.float()
-    return tensor.numpy()
+    tensor = _dense(tensor.detach())[1].cpu().resolve_conj().resolve_neg().contiguous()
+    return _native(tensor).numpy()

@@ -7,40 +7,46 @@ goes to the error stream, so that nothing but messages reaches the parent. Needs
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import json
+import math
 import os
 import signal
 import sys
 import threading
 import time
 import warnings
-from pathlib import Path
 
 
 def main():
     """Serve one platform until the parent closes the pipe."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     warnings.filterwarnings("ignore")
 
-    def send(**message):
+    def send(now=True, **message):
         answers.write(json.dumps(message) + "\n")
+        if now:
+            answers.flush()
 
     platform = json.loads(sys.stdin.readline())
     _die_with_parent(platform["parent"])
+    _keep_freed_memory()
     try:
         service = _Service(platform, send)
     except Exception as error:
         send(failed=f"{type(error).__name__}: {error}")
         return
+    gc.freeze()  # what the imports made stays; looking through it again and again takes time
     send(ready=True, versions=service.versions())
     for line in sys.stdin:
         request = json.loads(line)
         try:
+            service.report = _Report(send, request.pop("place", None))
             getattr(service, request.pop("op"))(**request)
         except Exception as error:  # of the evidence, not of the call: memory or disk is full
-            send(trouble=f"{type(error).__name__}: {error}"[:300])
+            send(trouble=f"{type(error).__name__}: {error}"[:300], full=isinstance(error, OSError))
         send(done=True)
 
 
@@ -60,6 +66,16 @@ def _watch(parent):
     os._exit(1)
 
 
+def _keep_freed_memory():
+    """Have glibc use the memory of freed tensors again; giving it back and clearing it anew costs as much as a call."""
+    try:
+        library = ctypes.CDLL("libc.so.6")
+        library.mallopt(-3, 1 << 25)  # M_MMAP_THRESHOLD, the largest that it takes
+        library.mallopt(-1, 1 << 29)  # M_TRIM_THRESHOLD, in bytes
+    except (OSError, AttributeError):  # another C library
+        return
+
+
 def _limit_memory():
     """A call that asks for more memory than is sensible gets an error, instead of the system ending any process.
 
@@ -73,6 +89,29 @@ def _limit_memory():
         resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     except (ImportError, ValueError, OSError, AttributeError):  # no such limits on this system
         return
+
+
+class _Report:
+    """How a case's messages reach the parent.
+
+    Without ``place`` each is sent at once, so that nothing is lost if the next call kills this process. With ``place``,
+    a file, they wait for the end of the case, which spares a waking of the parent for each; only the number of the call
+    is kept in that file, for the parent to read if this process dies.
+    """
+
+    def __init__(self, send, place):
+        self._send = send
+        self._file = open(place, "wb", buffering=0) if place else None  # noqa: SIM115 - open while the case runs
+
+    def send(self, **message):
+        self._send(now=self._file is None, **message)
+
+    def at(self, position: int):
+        """The next call is about to start."""
+        if self._file is None:
+            self._send(at=position)
+        else:
+            os.pwrite(self._file.fileno(), b"%8d" % position, 0)
 
 
 class _Service:
@@ -89,7 +128,7 @@ class _Service:
             _limit_memory()
         execution.apply_flags(platform["backends"])
         self.executor = execution.Executor(platform)
-        self.send = send
+        self.report = _Report(send, None)
 
     def versions(self):
         import numpy
@@ -99,69 +138,72 @@ class _Service:
         return {"torch": torch.__version__, "numpy": numpy.__version__, "device": name,
                 "threads": torch.get_num_threads(), "capability": torch.backends.cpu.get_cpu_capability()}  # fmt: skip
 
-    def reference(self, case, folder, lowered=False):
-        """Run a case's chain and save each call's outputs, float64 truth and error bound below ``folder``."""
+    def reference(self, case, folder, lowered=False, skip=()):
+        """Run a case's chain and save each call's outputs, float64 truth and error bound in ``folder``.
+
+        Calls in ``skip`` are left out, and those that need their outputs.
+        """
         from sortlib.drawing import digest
         from sortlib.runner import bounds
         from sortlib.runner.execution import draw_externals, seed_of
+        from sortlib.runner.transport import Shelf
+        from sortlib.thresholds import MASK_ARGUMENTS
 
         drawn = draw_externals(case)
-        self.send(digest=digest(drawn.values()))
+        self.report.send(digest=digest(drawn.values()))
         external = {stream: self.executor.place(tensor) for stream, tensor in drawn.items()}
-        produced, broken, with_nan = {}, set(), {}
+        shelf, produced, broken, with_nan = Shelf(folder), {}, set(skip), {}
         for position, node in enumerate(case["nodes"]):
-            if _sources(case, position) & broken:
+            if position in broken or _sources(case, position) & broken:
                 broken.add(position)
                 continue
-            self.send(at=position)
+            self.report.at(position)
             seed = seed_of(case, position)
             arguments = self.executor.arguments(node, external, produced)
             call = self.executor.call(node, arguments, seed)
             if call.error is not None:
                 broken.add(position)
-                self.send(node=position, error=f"{type(call.error).__name__}: {bounds.first_line(call.error)}")
+                self.report.send(node=position, error=f"{type(call.error).__name__}: {bounds.first_line(call.error)}")
                 continue
-            known = self._evidence(Path(folder) / str(position), node, arguments, call, seed, lowered)
-            nan_inputs = any(_has_nan(tensor, with_nan) for tensor in _tensors(arguments))
-            self.send(node=position, seconds=call.seconds, nan_inputs=nan_inputs,
-                      platform_dtype=self.executor.platform["dtype"], **known)  # fmt: skip
+            with self.executor.exactly():
+                known = self._evidence(shelf, node, arguments, call, seed, lowered)
+            nan_inputs = any(_special(tensor, with_nan)[0] for tensor in _tensors(arguments))
+            values = [a for a in arguments if a.name not in MASK_ARGUMENTS]
+            inf_inputs = any(_special(tensor, with_nan)[1] for tensor in _tensors(values))
+            self.report.send(node=position, seconds=call.seconds, nan_inputs=nan_inputs, inf_inputs=inf_inputs,
+                             platform_dtype=self.executor.precision, **known)  # fmt: skip
             produced |= {(position, k): tensor for k, tensor in enumerate(call.outputs)}
 
-    def _evidence(self, prefix, node, arguments, call, seed, lowered):
-        from sortlib.features import encode, measure
+    def _evidence(self, shelf, node, arguments, call, seed, lowered):
         from sortlib.runner import bounds
-        from sortlib.runner.transport import save_tensor
+        from sortlib.runner.execution import figures
 
-        outputs = [save_tensor(t, f"{prefix}.{k}.bin") for k, t in enumerate(call.outputs)]
-        rights = limits = [None] * len(outputs)
-        right, reason = bounds.truth(self.executor, node, arguments, seed)
-        if right is not None and [t.shape for t in right] != [t.shape for t in call.outputs]:
-            right, reason = None, "the float64 call returns other shapes"
-        if right is not None:
-            try:
-                limits = bounds.bound(self.executor, node, arguments, right, seed, lowered)
-            except Exception as error:
-                reason = f"no bound: {type(error).__name__}: {bounds.first_line(error)}"
-            limits = [bounds.pack(limit, lambda t, k=k: save_tensor(t, f"{prefix}.{k}.bound.bin"))
-                      for k, limit in enumerate(limits)]  # fmt: skip
-            rights = [_save_truth(t, ours, f"{prefix}.{k}.truth.bin")
-                      for k, (t, ours) in enumerate(zip(right, call.outputs, strict=True))]  # fmt: skip
-        return {"outputs": outputs, "truth": rights, "bound": limits, "truth_missing": reason,
-                "features": [encode(measure(t)) for t in call.outputs[:1]]}  # fmt: skip
+        outputs = [shelf.save(tensor) for tensor in call.outputs]
+        proof = bounds.prove(self.executor, node, arguments, call.outputs, seed, lowered)
+        values = call.outputs if proof.compared is None else proof.compared
+        rights = [None if right is None else _save_truth(right, ours, shelf.save)
+                  for right, ours in zip(proof.truth, values, strict=True)]  # fmt: skip
+        return {"outputs": outputs, "truth": rights, "bound": [bounds.pack(limit, shelf.save) for limit in proof.bound],
+                "truth_missing": proof.missing, "opinion": proof.opinion,
+                "compared": proof.compared and [shelf.save(tensor) for tensor in proof.compared],
+                "features": [figures(t) for t in call.outputs[:1]]}  # fmt: skip
 
-    def candidate(self, case, reference):
-        """Run a case's chain twice, on its own values and on the reference's, and send a row for each node."""
+    def candidate(self, case, reference, skip=()):
+        """Run a case's chain twice, on its own values and on the reference's, and send a row for each node.
+
+        Calls in ``skip`` are left out; those that need their outputs run on the reference's values only.
+        """
         from sortlib.drawing import digest
         from sortlib.runner.comparison import Comparison
         from sortlib.runner.execution import draw_externals
 
         drawn = draw_externals(case)
-        self.send(digest=digest(drawn.values()))
+        self.report.send(digest=digest(drawn.values()))
         comparison = Comparison(self.executor, case, reference, drawn)
         for position in range(len(case["nodes"])):
-            if str(position) in reference:
-                self.send(at=position)
-                self.send(row=comparison.row(position))
+            if str(position) in reference and position not in skip:
+                self.report.at(position)
+                self.report.send(row=comparison.row(position))
 
 
 def _sources(case, position) -> set:
@@ -174,26 +216,44 @@ def _tensors(arguments):
     return tensors_in([a.value for a in arguments])
 
 
-def _has_nan(tensor, known) -> bool:
-    """Whether a tensor holds NaN; ``known`` keeps the answer for tensors that several calls read."""
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return False
+def _special(tensor, known) -> tuple[bool, bool]:
+    """Whether a tensor holds NaN, or an infinity; ``known`` keeps the answer for tensors that several calls read.
+
+    A tensor with NaN says nothing of its infinities.
+    """
+    import torch
+
+    if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
+        return False, False
     if id(tensor) not in known:
-        known[id(tensor)] = (bool(tensor.isnan().any()), tensor)
+        plain = tensor if tensor.layout == torch.strided else tensor.to_dense()
+        real = torch.view_as_real(plain.resolve_conj()) if plain.is_complex() else plain
+        low, high = map(float, _range(real))
+        known[id(tensor)] = (math.isnan(low), math.isinf(low) or math.isinf(high)), tensor
     return known[id(tensor)][0]
 
 
-def _save_truth(right, output, path):
+def _range(tensor):
+    """Smallest and largest element, both NaN where one is NaN: a tenth of the cost of asking every element."""
+    import torch
+
+    return torch.aminmax(tensor if tensor.element_size() > 1 else tensor.float())
+
+
+def _save_truth(right, output, save):
     """The truth as what it adds to a float32 output, where all is finite: half the bytes and no digit lost."""
     import torch
 
-    from sortlib.runner.transport import save_tensor
-
-    if output.dtype == torch.float32 and right.dtype == torch.float64 and output.numel():
-        residual = (right - output).float()
-        if bool(residual.isfinite().all()):
-            return {"residual": save_tensor(residual, path)}
-    return save_tensor(right, path) if right.is_floating_point() or right.is_complex() else None
+    dense = output.layout == right.layout == torch.strided
+    if dense and output.dtype == torch.float32 and right.dtype == torch.float64 and output.numel():
+        wide = output.double()  # first, since an operation of mixed types costs ten times as much
+        residual = torch.sub(right, wide, out=wide).float()
+        low, high = _range(residual)
+        if low == high == 0:
+            return {"exact": True}
+        if math.isfinite(low) and math.isfinite(high):
+            return {"residual": save(residual)}
+    return save(right) if right.is_floating_point() or right.is_complex() else None
 
 
 if __name__ == "__main__":

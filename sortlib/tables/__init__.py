@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import pandas as pd
 
+from sortlib.grouping import ACCUSING, accuses
+from sortlib.tables import export
 from sortlib.tables.frames import NOTHING, show
+from sortlib.tables.gain import gain_by_edge, local_and_propagated
 from sortlib.tables.methods import METHODS, attempts, both_names, is_valid, methods, tested, times
 from sortlib.tables.rq1 import invalid, message_kind, validity
-from sortlib.tables.rq2 import ACCUSING, accuses, accusing, bugs, evidence_rule, paper_rule
+from sortlib.tables.rq2 import accusing, bugs, evidence_rule, paper_rule
 from sortlib.tables.rq3 import average_difference, involvement
 from sortlib.tables.subjects import campaign, models, patterns, records, statistics, support
 
 __all__ = [
     "ACCUSING", "METHODS", "NOTHING", "TABLES", "accuses", "accusing", "attempts", "average_difference", "both_names",
-    "bugs", "campaign", "evidence_rule", "invalid", "involvement", "is_valid", "message_kind", "methods", "models",
-    "paper_rule", "patterns", "records", "show", "statistics", "support", "tested", "times", "validity", "write_all",
+    "bugs", "campaign", "evidence_rule", "export", "gain_by_edge", "invalid", "involvement", "is_valid",
+    "local_and_propagated", "message_kind", "methods", "models", "paper_rule", "patterns", "records", "show",
+    "statistics", "support", "tested", "times", "validity", "write_all",
 ]  # fmt: skip
 
 TABLES = {
@@ -36,17 +40,24 @@ TABLES = {
     "bugs_all_apis": lambda study: bugs(study, "tested"),
     "average_difference": average_difference,
     "involvement": involvement,
+    "local_and_propagated": local_and_propagated,
+    "gain_by_edge": gain_by_edge,
     "findings": lambda study: study.findings,
 }
 
 
 def write_all(study) -> list:
-    """Write every table as CSV into ``tables/`` of the study, with ``footnotes.csv``; returns the paths."""
+    """Write every table into ``tables/`` of the study as CSV, with ``footnotes.csv``, LaTeX and HTML.
+
+    Returns the paths of the CSV files.
+    """
     written, notes = [], []
     for name, make in TABLES.items():
         table = make(study)
         path = study.path("tables", f"{name}.csv")
         table.to_csv(path, index=False, lineterminator="\n")
+        path.with_suffix(".tex").write_text(export.latex(table), encoding="utf-8")
+        path.with_suffix(".html").write_text(export.page(table), encoding="utf-8")
         notes += [(name, note) for note in table.attrs.get("footnotes", ())]
         written.append(path)
     path = study.path("tables", "footnotes.csv")

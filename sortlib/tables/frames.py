@@ -69,7 +69,7 @@ def _short(value):
 
 def _html(table):
     """A table with whole texts and unbroken numbers; pandas cuts the one and lets a browser wrap the other."""
-    columns = [[_words(value) for value in table.iloc[:, place]] for place in range(table.shape[1])]
+    columns = [[words_of(value) for value in table.iloc[:, place]] for place in range(table.shape[1])]
     right = [all(number for _, number in column) for column in columns]
     head = "".join(_cell("th", str(name), number) for name, number in zip(table, right, strict=True))
     rows = "".join(f"<tr>{''.join(_cell('td', *cell) for cell in row)}</tr>" for row in zip(*columns, strict=True))
@@ -77,7 +77,7 @@ def _html(table):
             f"<tbody>{rows}</tbody></table>")  # fmt: skip
 
 
-def _words(value):
+def words_of(value):
     """A cell's text, and whether it is a number or nothing to count."""
     if pd.api.types.is_scalar(value) and pd.isna(value):
         return NOTHING, True

@@ -5,21 +5,12 @@ from __future__ import annotations
 import pandas as pd
 
 from sortlib import published
-from sortlib.judging import Verdict, findings_of
+from sortlib.grouping import accuses, findings_of
+from sortlib.judging import Verdict
 from sortlib.tables.frames import NOTHING, as_column, frame, noted, with_total
 from sortlib.tables.methods import absences, attempts, methods, wanted_apis
 
 NO_TIMING = "perf: not measured, except by methods whose own oracle compares times"
-# Verdicts that accuse a platform; the others explain a difference. An exception accuses only if one side raised it.
-ACCUSING = (
-    Verdict.SUSPECT, Verdict.NAN, Verdict.CRASH, Verdict.TIMEOUT, Verdict.EXCEPTION, Verdict.BOTH_SUSPECT,
-)  # fmt: skip
-
-
-def accuses(rows) -> pd.Series:
-    """Whether the evidence rule's verdict on each judged row (``evidence``, ``side``) accuses a platform."""
-    refused = (rows["evidence"] == str(Verdict.EXCEPTION)) & ~rows["side"].isin(["reference", "candidate"])
-    return rows["evidence"].isin([str(verdict) for verdict in ACCUSING]) & ~refused
 
 
 def accusing(study) -> pd.DataFrame:

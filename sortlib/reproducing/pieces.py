@@ -1,0 +1,282 @@
+"""The fixed parts of a script, as text; words in capitals between angle brackets are filled in."""
+
+from __future__ import annotations
+
+
+def filled(text: str, words: dict) -> str:
+    """The text with its ``<<WORDS>>`` replaced."""
+    for name, value in words.items():
+        text = text.replace(f"<<{name}>>", value)
+    return text
+
+
+TENSORS = '''def tensors(result):
+    """All tensors of a result, in order."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    items = result.values() if isinstance(result, dict) else result if isinstance(result, (list, tuple)) else ()
+    return [tensor for item in items for tensor in tensors(item)]'''
+
+SETTINGS = '''@contextlib.contextmanager
+def settings(side):
+    """Flags below torch.backends as the side wants them."""
+    before = []
+    for name, value in side.get("backends", {}).items():
+        *homes, last = name.split(".")
+        holder = torch.backends
+        for home in homes:
+            holder = getattr(holder, home)
+        before.append((holder, last, getattr(holder, last)))
+        setattr(holder, last, value)
+    try:
+        yield
+    finally:
+        for holder, last, value in before:
+            setattr(holder, last, value)'''
+
+AUTOCAST = '''def autocast(side):
+    """Automatic mixed precision, where the side has it."""
+    if "autocast" in side:
+        return torch.autocast(side["device"], getattr(torch, side["autocast"]))
+    return contextlib.nullcontext()'''
+
+COMPILED = '''def function_of(side):
+    """The call as this side runs it."""
+    return torch.compile(call, dynamic=False) if "compile" in side else call'''
+
+RESULTS = '''def results(function, operands):
+    """The outputs of the call."""
+    return tensors(function(*operands))'''
+
+TIMED = '''def results(function, operands):
+    """The outputs of the call, and the seconds that it takes at best."""
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        outputs = [tensor.cpu() for tensor in tensors(function(*operands))]
+        seconds.append(time.perf_counter() - start)
+    return [*outputs, torch.tensor(min(seconds), dtype=torch.float64)]'''
+
+GRADIENTS = '''def results(function, operands):
+    """The outputs of the call, and the gradients of its inputs under a drawn gradient of the outputs."""
+    leaves = [t.detach().requires_grad_() if place in DIFFERENTIATED else t for place, t in enumerate(operands)]
+    with torch.enable_grad():
+        outputs = tensors(function(*leaves))
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    used = [(k, output) for k, output in enumerate(outputs) if output.requires_grad]
+    given = [upstream_of(output.detach(), f"{SEED}/{k}", "drawn") for k, output in used]
+    found = torch.autograd.grad([output for _, output in used], wanted, given, allow_unused=True)
+    found = [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, wanted)]
+    return [tensor.detach() for tensor in [*outputs, *found]]'''
+
+RUN = '''def run(name, operands):
+    """The call on one side: its outputs, or its exception."""
+    side = SIDES[name]<<DEVICE>>
+    with <<SETTINGS>>torch.no_grad()<<AUTOCAST>>:
+        try:
+            return {"outputs": [t.cpu() for t in results(<<FUNCTION>>, [place(t, side) for t in operands])]}
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"}'''
+
+WIDE = '''def wide(tensor):
+    """The same numbers in float64."""
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.double()<<FAR>> if tensor.is_floating_point() else tensor'''
+
+TRUTH = '''def truth(operands):
+    """The call in float64 on the same inputs."""
+    side = SIDES["reference"]<<DEVICE>>
+    with <<SETTINGS>>torch.no_grad():
+        try:
+            return {"outputs": [t.cpu() for t in results(<<EXACT>>, [wide(place(t, side)) for t in operands])]}
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"}'''
+
+PREPARE = '''def prepare(operands):
+    """What the earlier calls hand to the call, computed on the reference; both sides are given the same."""
+    side = SIDES["reference"]<<DEVICE>>
+    with <<SETTINGS>>torch.no_grad()<<AUTOCAST>>:
+        return [t.cpu() for t in before(*(place(t, side) for t in operands))]'''
+
+HERE = '''def both_sides():
+    """Results of every side and of float64."""
+    operands = <<OPERANDS>>
+    return {**{name: run(name, operands) for name in SIDES}, "truth": truth(operands)}'''
+
+APART = '''def both_sides():
+    """Results of every side and of float64, each side from a process of its own."""
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        torch.save(inputs(), home / "operands.pt")
+        for name, side in SIDES.items():
+            command = [side.get("python", sys.executable), __file__, name, folder]
+            try:
+                done = subprocess.run(command, env={**os.environ, **side.get("env", {})}, timeout=TIMEOUT)
+                ended = {"crash": f"the process ended with status {done.returncode}"}
+            except subprocess.TimeoutExpired:
+                ended = {"hang": f"no answer within {TIMEOUT:g} s"}
+            if not (home / f"{name}.started").exists():
+                ended = {"failed": f"the call was not reached: {next(iter(ended.values()))}"}
+            file = home / f"{name}.pt"
+            found[name] = torch.load(file) if file.exists() else ended
+        file = home / "truth.pt"
+        found["truth"] = torch.load(file) if file.exists() else {"failed": "no float64 result"}
+    return found'''
+
+WORK = '''def work(name, folder):
+    """What the process of one side does."""
+    side, home = SIDES[name], Path(folder)<<OPTIONAL>>
+    operands = torch.load(home / "operands.pt")<<PREPARED>>
+    (home / f"{name}.started").touch()
+    torch.save(run(name, operands), home / f"{name}.pt")
+    if name == "reference":
+        torch.save(truth(operands), home / "truth.pt")'''
+
+PREPARED = """
+    if name == "reference":
+        operands = prepare(operands)
+        torch.save(operands, home / "operands.pt")"""
+
+ONLY_APART = {
+    "imports": '\n    for module in side.get("imports", ()):  # registers the backend\n'
+    "        importlib.import_module(module)",
+    "threads": '\n    if "threads" in side:\n        torch.set_num_threads(side["threads"])',
+}
+
+NUMBERS = '''def numbers(tensor):
+    """Its values in one dimension, in float64."""
+    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return tensor.double().reshape(-1)
+
+
+def distance(a, b):
+    """The largest |a - b| of two lists of tensors, over the elements that are finite in both."""
+    largest = 0.0
+    for x, y in zip(a, b):
+        x, y = numbers(x), numbers(y)
+        finite = x.isfinite() & y.isfinite()
+        if finite.any():
+            largest = max(largest, float((x - y)[finite].abs().max()))
+    return largest'''
+
+SHOW = '''def show(found):
+    """Print what every side returned."""
+    torch.set_printoptions(threshold=64, edgeitems=3, precision=8, linewidth=110)
+    for name, result in found.items():
+        title = f"{name} ({SIDES[name]['name']})" if name in SIDES else "<<TRUTH>>"
+        print(f"{title}:")
+        for value in result.get("outputs", [next(iter(result.values()))]):
+            print(value)'''
+
+_ERRORS = """    missing = [name for name in found if "outputs" not in found[name]]
+    if missing:
+        print(f"no outputs of {', '.join(missing)}")
+        return False
+    right = found["truth"]["outputs"]
+    error = {name: distance(found[name]["outputs"], right) for name in SIDES}
+    for name in SIDES:
+        print(f"largest error of the {name} against float64: {error[name]:.3g}")
+    print(f"largest error that rounding explains: {LIMIT:.3g}")
+"""
+
+SHOWN = {
+    "accuracy": f'''def judge(found):
+    """Whether the wrong side is beyond what rounding explains, and clearly worse than the other."""
+{_ERRORS}    wrong = error[WRONG] > LIMIT and error[WRONG] >= TIMES * error[OTHER]
+    if wrong:
+        print(f"the {{WRONG}} is wrong by {{error[WRONG]:.3g}}, the {{OTHER}} only by {{error[OTHER]:.3g}}")
+    return wrong''',
+    "accuracy both": f'''def judge(found):
+    """Whether both sides are beyond what rounding explains."""
+{_ERRORS}    if min(error.values()) > LIMIT:
+        print("both sides are wrong")
+    return min(error.values()) > LIMIT''',
+    "config": f'''def judge(found):
+    """Whether the error is beyond what rounding explains, and gone in full precision."""
+{_ERRORS}    if error["candidate"] > LIMIT >= error["strict"]:
+        print("the candidate's error is gone in full precision")
+    return error["candidate"] > LIMIT >= error["strict"]''',
+    "nan": '''def judge(found):
+    """Whether numbers are missing: on one side only, or on both though the inputs hold no NaN."""
+    kinds = {}
+    for name, result in found.items():
+        if "outputs" not in result:
+            print(f"no outputs of {name}")
+            continue
+        values = torch.cat([numbers(tensor) for tensor in result["outputs"]])
+        kinds[name] = torch.stack([values.isnan(), values.isposinf(), values.isneginf()])
+        nan, above, below = (int(count) for count in kinds[name].sum(1))
+        print(f"{name}: {nan} NaN, {above} +inf, {below} -inf among {values.numel()}")
+    if not {"reference", "candidate"} <= kinds.keys():
+        return False
+    if globals().get("WRONG"):
+        if not torch.equal(kinds["reference"], kinds["candidate"]):
+            print(f"the {WRONG} has no number where the {OTHER} has one")
+            return True
+        return False
+    both = kinds["reference"] | kinds["candidate"]
+    if "truth" in kinds:  # where float64 has the same, it is right
+        both &= ~kinds["truth"]
+    if both.any():
+        print(f"{int(both.any(0).sum())} elements are no numbers on both sides where float64 has one")
+    return bool(both.any())''',
+    "slow": '''def judge(found):
+    """Whether the wrong side takes many times as long."""
+    if not all("outputs" in found[name] for name in SIDES):
+        return False
+    seconds = {name: float(found[name]["outputs"][-1]) for name in SIDES}
+    for name in SIDES:
+        print(f"{name}: {seconds[name]:.3g} s")
+    return seconds[WRONG] >= TIMES * seconds[OTHER]''',
+    "values": '''def judge(found):
+    """Whether the results differ, which no rounding explains for whole numbers."""
+    if not all("outputs" in found[name] for name in SIDES):
+        return False
+    pairs = list(zip(found["reference"]["outputs"], found["candidate"]["outputs"]))
+    differing = sum(int((numbers(a) != numbers(b)).sum()) for a, b in pairs)
+    print(f"{differing} of {sum(a.numel() for a, _ in pairs)} elements differ")
+    return differing > 0''',
+    "form": '''def judge(found):
+    """Whether the outputs differ in number, shape or dtype."""
+    forms = {name: [(tuple(t.shape), str(t.dtype)) for t in found[name].get("outputs", [])] for name in SIDES}
+    for name, form in forms.items():
+        print(f"{name}: {form}")
+    return forms["reference"] != forms["candidate"]''',
+    "difference": '''def judge(found):
+    """Whether the two sides differ by more than is tolerated."""
+    if not all("outputs" in found[name] for name in SIDES):
+        return False
+    difference = distance(found["reference"]["outputs"], found["candidate"]["outputs"])
+    print(f"largest difference: {difference:.3g}, tolerated: {LIMIT:.3g}")
+    if "outputs" in found["truth"]:
+        for name in SIDES:
+            error = distance(found[name]["outputs"], found["truth"]["outputs"])
+            print(f"largest error of the {name} against float64: {error:.3g}")
+    return difference > LIMIT''',
+    "ended": '''def judge(found):
+    """Whether the wrong side ends as expected, and the other does not."""
+    key = "error" if EXPECTED == "exception" else EXPECTED
+    for name in SIDES:
+        result = found[name]
+        print(f"{name}: {'returned' if 'outputs' in result else next(iter(result.values()))}")
+    if not globals().get("WRONG"):
+        return all(key in found[name] for name in SIDES)
+    return key in found[WRONG] and "outputs" in found[OTHER]''',
+}
+
+MAIN = '''def main():
+    """Run both sides, print what they return and who is wrong."""
+    print(f"torch {torch.__version__}")
+    found = both_sides()
+    show(found)
+    there = judge(found)
+    print("reproduced" if there else "NOT reproduced")
+    return 0 if there else 1'''
+
+START = """if __name__ == "__main__":
+    sys.exit(main())"""
+
+START_APART = """if __name__ == "__main__":
+    sys.exit(work(*sys.argv[1:]) if len(sys.argv) > 1 else main())"""

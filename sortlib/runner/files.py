@@ -1,0 +1,134 @@
+"""Files that a run appends to: neither a kill nor a full disk costs what was completed. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+from sortlib.errors import SortError
+
+
+class Journal:
+    """Append-only JSON lines. A line is there whole or not at all, and is in the system's hands once written.
+
+    Parameters
+    ----------
+    path : of the file; made with the first line. A torn last line of a killed process is cut off.
+    what : of what a line is, for messages.
+
+    Raises
+    ------
+    SortError
+        The file cannot be read or written, or holds a line that is no JSON.
+    """
+
+    def __init__(self, path, what: str = "case"):
+        self.path, self.what, self.lines = Path(path), what, 0
+        self._file = None
+
+    def read(self) -> list:
+        """The values of all whole lines."""
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise SortError(f"{self.path}: cannot be read: {error.strerror}") from None
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            with self._trouble(), self.path.open("r+b") as file:
+                file.truncate(len(whole))
+        values = []
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                values.append(json.loads(line))
+            except ValueError:
+                raise SortError(f"{self.path}, line {number}: is damaged: no JSON; delete the line, and the same "
+                                "command makes it anew") from None  # fmt: skip
+        self.lines = len(values)
+        return values
+
+    def append(self, value):
+        """Write one line."""
+        data = json.dumps(value).encode() + b"\n"
+        with self._trouble():
+            if self._file is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed in close()
+            before = os.fstat(self._file.fileno()).st_size
+            try:
+                while data:
+                    data = data[self._file.write(data) :]
+            except OSError:
+                self._file.truncate(before)
+                raise
+        self.lines += 1
+
+    @contextlib.contextmanager
+    def _trouble(self):
+        try:
+            yield
+        except OSError as error:
+            raise SortError(f"{self.path}: cannot be written: {error.strerror}; {self.lines} {self.what}s in it are "
+                            "complete and kept, and the same command goes on from there") from None  # fmt: skip
+
+    def close(self):
+        """Close the file; a later ``append`` opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+
+@contextlib.contextmanager
+def only_one(folder):
+    """Keep a second process from working in the same folder at the same time.
+
+    Raises
+    ------
+    SortError
+        Another process holds the folder, or it cannot be written to.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("a")  # not touched where it exists
+    except OSError as error:
+        raise SortError(f"{folder}: cannot be written: {error.strerror}") from None
+    with lock:
+        try:
+            import fcntl
+        except ImportError:  # no such locks on this system
+            yield
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise SortError(f"{folder}: another process runs these cases; wait for it, or stop it first") from None
+        yield
+
+
+def write_whole(path, data: bytes):
+    """Replace a file at once, so that an interrupt or a full disk leaves the old one or the new one.
+
+    Raises
+    ------
+    SortError
+        The file cannot be written.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise SortError(f"{path}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,173 @@
+"""What the rule of evidence finds of known faults, and what it accuses without any.
+
+The device ``simdev`` is given each of its built-in faults in turn. Cases of a study whose patterns hold the faulty API
+run on ``cpu`` against it, and so does the fault's own example, which has the special values that some faults need. Then
+all of them run against the device without a fault.
+
+    python tests/benchmarks/detection.py [--study quick] [--cases 6] [--only FAULT ...] [--out rows.parquet]
+
+Prints a JSON line for each fault and one for each figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from sortlib.api_tables import PAPER_APIS
+from sortlib.checking import _case
+from sortlib.generation import generate
+from sortlib.judging import RANK, judge
+from sortlib.mining import mine
+from sortlib.pipeline import study_with_cases
+from sortlib.runner.campaign import campaign
+from sortlib.runner.transport import exchange_folder
+from sortlib.simdev.behaviour import EVERY
+from sortlib.simdev.catalogue import FAULTS
+
+ACCUSING = ("suspect", "nan", "crash", "timeout", "exception", "both-suspect", "config", "slow")
+HANGS = 10  # seconds for a case of a fault that never returns
+OTHERS = 60
+
+
+def realistic(study, count, apis) -> dict:
+    """API -> up to ``count`` cases of the study that hold it, of as many patterns as possible.
+
+    APIs that no frequent pattern holds get cases of the patterns of up to three calls that one model is enough for.
+    """
+    chosen = {api: _holding(study.cases, api, count) for api in apis}
+    rare = [api for api in apis if not chosen[api]]
+    if rare:
+        patterns = [p for p in mine(study.graphs, min_support=1, max_nodes=3) if set(rare) & set(p.nodes)]
+        made = generate(patterns, study.records, study.graphs, per_pattern=1, max_elements=1_000_000)
+        chosen |= {api: _holding(made, api, count) for api in rare}
+    return chosen
+
+
+def _holding(cases, api, count):
+    patterns = {}
+    for case in cases:
+        if any(node.api == api for node in case.nodes):
+            patterns.setdefault(case.pattern, []).append(case)
+    # The first case of every pattern, then the second, ...: evenly over all patterns.
+    rounds = [case for k in range(count) for found in patterns.values() for case in found[k : k + 1]]
+    step = max(1, len(rounds) // count)
+    return rounds[::step][:count]
+
+
+def example(fault, folder) -> list:
+    """The fault's own example as cases; one is enough, unless only every tenth call is wrong."""
+    rng = np.random.Generator(np.random.Philox(0))
+    cases = []
+    for number in range(EVERY if "calls" in fault.needs else 1):
+        inputs = {name: eval(text, {"np": np, "rng": rng}) for name, text in fault.inputs.items()}
+        cases.append(_case(fault.call, inputs, folder / f"{fault.name}-{number}"))
+    return cases
+
+
+def judged(cases, candidate, timeout):
+    """A row for every call of the cases on ``cpu`` against a platform, with its verdict."""
+    import pandas as pd
+
+    unique = list({case.id: case for case in cases}.values())
+    rows = [row for _, found in campaign(unique, "cpu", candidate, timeout) for row in found]
+    found = judge(pd.DataFrame(rows), "evidence")
+    return found.assign(verdict=found["verdict"].astype(str))
+
+
+def accusations(rows, excused=frozenset()):
+    """The rows that accuse a call, without those in ``excused``, (case, node)."""
+    accused = rows[rows["verdict"].isin(ACCUSING)]
+    known = [(case, node) in excused for case, node in zip(accused["case"], accused["node"], strict=True)]
+    return accused[~np.asarray(known, bool)]
+
+
+def outcome(fault, rows, excused, own) -> dict:
+    """What is known of a fault after its campaign."""
+    accused = accusations(rows, excused)
+    rank = {str(verdict): place for place, verdict in enumerate(RANK)}
+    order = sorted(accused.to_dict("records"), key=lambda row: rank[row["verdict"]])
+    mine_ = [row for row in order if row["api"] == fault.api]
+    calls = rows[rows["api"] == fault.api]
+    # One verdict for the fault: the right one if any call got it, else the most serious.
+    best = next((row for row in mine_ if row["verdict"] == fault.verdict), mine_[0] if mine_ else None)
+    return {
+        "fault": fault.name, "expected": fault.verdict, "found": bool(mine_),
+        "verdict": best["verdict"] if best else "", "others": sorted({r["api"] for r in order} - {fault.api}),
+        "realistic": int(sum(row["case"] not in own for row in mine_)),
+        "realistic_calls": int((~calls["case"].isin(own)).sum()),
+        "verdicts": {k: int(v) for k, v in calls["verdict"].value_counts().items()},
+        "reason": best["reason"] if best else "",
+    }  # fmt: skip
+
+
+def figure(name, value, bar, ok, note=""):
+    """One JSON line."""
+    print(json.dumps({"name": name, "value": value, "bar": bar, "ok": bool(ok), "peer": "", "note": note}), flush=True)
+
+
+def report(found):
+    """The figures over all faults."""
+    right = [f for f in found if f["found"] and not f["others"]]
+    missed = ", ".join(f["fault"] for f in found if f not in right)
+    share = len(right) / len(found)
+    figure("share of faults found and blamed on the right API", round(share, 4), 0.95, share >= 0.95,
+           f"{len(right)} of {len(found)}; not: {missed or 'none'}")  # fmt: skip
+    for expected in sorted({f["expected"] for f in found}):
+        ours = [f for f in found if f["expected"] == expected]
+        wrong = [f"{f['fault']}: {f['verdict'] or 'not found'}" for f in ours if f["verdict"] != expected]
+        figure(f"faults with the verdict {expected}", len(ours) - len(wrong), len(ours), not wrong, "; ".join(wrong))
+    shown = [f for f in found if f["realistic"]]
+    figure("faults that cases of the study alone show", len(shown), "", True,
+           "not: " + ", ".join(f["fault"] for f in found if f not in shown))  # fmt: skip
+
+
+def main():
+    """Run every campaign and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--study", default="quick", help="a study's directory, or a bundled study to make first")
+    parser.add_argument("--cases", type=int, default=6, help="cases of the study for each fault")
+    parser.add_argument("--only", nargs="*", default=[], help="names of faults")
+    parser.add_argument("--out", help="Parquet file for all rows")
+    given = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    import pandas as pd
+
+    source = Path("runs") / given.study
+    study = study_with_cases(source if (source / "manifest.json").is_file() else given.study, progress=False)
+    faults = [FAULTS[name] for name in given.only or FAULTS]
+    usual = realistic(study, given.cases, [api for api in PAPER_APIS if api in {f.api for f in faults}])
+    frames, found = [], []
+    with exchange_folder() as folder:
+        own = {fault.name: example(fault, folder) for fault in faults}
+        every = [case for cases in [*usual.values(), *own.values()] for case in cases]
+        clean = judged(every, "simdev", OTHERS)
+        alarms = accusations(clean)
+        # What is wrong with both sides alike (NaN from a finite input, say) is the reference's own, and no false alarm.
+        excused = {(row["case"], row["node"]) for row in alarms.to_dict("records") if not row["local_differing"]}
+        for fault in faults:
+            start = time.perf_counter()
+            cases = [*own[fault.name], *usual[fault.api]]
+            # A call that never returns is confirmed in a second process, so one realistic case is enough.
+            hangs = fault.verdict == "timeout"
+            rows = judged(cases[:2] if hangs else cases, f"simdev:{fault.name}", HANGS if hangs else OTHERS)
+            frames.append(rows.assign(fault=fault.name))
+            found.append(outcome(fault, rows, excused, {case.id for case in own[fault.name]}))
+            print(json.dumps({**found[-1], "seconds": round(time.perf_counter() - start, 1)}), flush=True)
+    report(found)
+    false = accusations(clean, excused)
+    texts = "; ".join(f"{row['api']}: {row['verdict']}" for row in false.to_dict("records"))
+    figure("false alarms of cpu against clean simdev", len(false), 0, not len(false), f"{len(clean)} calls; {texts}")
+    if given.out:
+        pd.concat([*frames, clean.assign(fault="")], ignore_index=True).to_parquet(given.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

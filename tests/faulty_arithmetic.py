@@ -1,0 +1,76 @@
+"""A backend that returns wrong numbers, for the tests of judging: a worker imports it, the environment arms one fault.
+
+Every fault is a kind that real devices have had: a gradient that forgets a term, kept values of a dropout that are not
+scaled, reduced precision that a flag turns off, wrong positions, wrong vectors.
+"""
+
+import os
+
+import torch
+import torch.nn.functional as F
+
+
+class _ForgetfulGelu(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        context.save_for_backward(x)
+        return _gelu(x)
+
+    @staticmethod
+    def backward(context, upstream):
+        (x,) = context.saved_tensors
+        return upstream * 0.5 * (1 + torch.erf(x * 0.5**0.5))  # without x times the density
+
+
+_gelu, _dropout, _linear, _argmax, _eigh = F.gelu, F.dropout, F.linear, torch.argmax, torch.linalg.eigh
+
+
+def _unscaled_dropout(x, p=0.5, training=True, inplace=False):
+    return _dropout(x, p, training) * (1 - p)
+
+
+def _dropout_of_another_share(x, p=0.5, training=True, inplace=False):
+    return _dropout(x, p / 2, training) * (1 - p / 2) / (1 - p)
+
+
+def _other_numbers(x, p=0.5, training=True, inplace=False):
+    torch.rand(7)  # the generator is elsewhere than on the other platform
+    return _dropout(x, p, training)
+
+
+def _short_linear(x, w, bias=None):
+    if torch.cpu.short:
+        return _linear(x.bfloat16(), w.bfloat16()).to(x.dtype)
+    return _linear(x, w, bias)
+
+
+def _second_largest(x, dim=None, keepdim=False):
+    return x.topk(2, dim).indices.select(dim, 1)
+
+
+def _turned_vectors(x, UPLO="L"):
+    values, vectors = _eigh(x)
+    return values, vectors.roll(1, -1)
+
+
+def _opposite_vectors(x, UPLO="L"):
+    values, vectors = _eigh(x)
+    return values, -vectors
+
+
+_FAULTS = {
+    "gelu gradient": (F, "gelu", lambda x, approximate="none": _ForgetfulGelu.apply(x)),
+    "unscaled dropout": (F, "dropout", _unscaled_dropout),
+    "share of dropout": (F, "dropout", _dropout_of_another_share),
+    "other numbers": (F, "dropout", _other_numbers),
+    "short linear": (F, "linear", _short_linear),
+    "positions": (torch, "argmax", _second_largest),
+    "turned vectors": (torch.linalg, "eigh", _turned_vectors),
+    "opposite vectors": (torch.linalg, "eigh", _opposite_vectors),
+}
+
+if "SORT_TEST_ARITHMETIC" in os.environ:
+    home, name, function = _FAULTS[os.environ["SORT_TEST_ARITHMETIC"]]
+    setattr(home, name, function)
+    torch.cpu.short = True
+    torch.cpu.full_precision = {"short": False}  # as an out-of-tree device names its own flags
