@@ -166,6 +166,13 @@ def sheet(width, height, margin=0.15, **options):
     return figure, axes
 
 
+def nothing(text):
+    """A figure that says why there is nothing to draw."""
+    figure, axes = sheet(max(4.0, text_width(text, 9)), 0.6)
+    axes.text(0, 0.3, text, va="center", color=FAINT)
+    return figure
+
+
 def paint(axes, picture: Picture, x=0.0, y=0.0, prefix=""):
     """Draw a placed graph with its upper left corner at (x, y) of an axes that is measured in inches.
 

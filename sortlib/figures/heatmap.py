@@ -227,17 +227,17 @@ def _draw_legend(axes, lines, y):
             axes.text(x + (0.28 if patch else 0.0), middle, text, fontsize=8, va="center", color=INK)
 
 
-def draw_scale(axes, colours, width, y):
-    """A bar of the logarithmic colours with its decades and the threshold."""
+def draw_scale(axes, colours, width, y, x=0.0):
+    """A bar of the logarithmic colours with its decades and the threshold, its upper left corner at (x, y)."""
     low, high = math.log10(colours.norm.vmin), math.log10(colours.norm.vmax)
     shades = [[colours.norm(10 ** (low + (high - low) * (step + 0.5) / 256)) for step in range(256)]]
-    axes.imshow(shades, cmap=colours.map, vmin=0, vmax=1, extent=(0, width, y + 0.14, y), aspect="auto", zorder=1)
-    axes.add_patch(Rectangle((0, y), width, 0.14, fill=False, edgecolor=FAINT, linewidth=0.8, zorder=2))
-    place = (math.log10(colours.threshold) - low) / (high - low) * width
+    axes.imshow(shades, cmap=colours.map, vmin=0, vmax=1, extent=(x, x + width, y + 0.14, y), aspect="auto", zorder=1)
+    axes.add_patch(Rectangle((x, y), width, 0.14, fill=False, edgecolor=FAINT, linewidth=0.8, zorder=2))
+    place = x + (math.log10(colours.threshold) - low) / (high - low) * width
     axes.plot([place, place], [y - 0.05, y + 0.19], color=INK, linestyle=":", linewidth=1.6, zorder=3)
     axes.text(place, y - 0.1, f"threshold {colours.threshold:g}", fontsize=7, ha="center", va="center")
     decades = list(range(round(low), round(high) + 1))
     for decade in decades[:: max(1, math.ceil(len(decades) * 0.42 / width))]:
         at = (decade - low) / (high - low) * width
-        axes.text(at, y + 0.29, f"1e{decade}", fontsize=7, ha="center" if 0 < at < width else "left" if not at else
+        axes.text(x + at, y + 0.29, f"1e{decade}", fontsize=7, ha="center" if 0 < at < width else "left" if not at else
                   "right", va="center", color=INK)  # fmt: skip

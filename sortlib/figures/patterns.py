@@ -8,7 +8,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from sortlib.apis import paper_name
 from sortlib.errors import SortError
-from sortlib.figures.drawing import Box, Link, paint, place, sheet, text_width
+from sortlib.figures.drawing import Box, Link, nothing, paint, place, sheet, text_width
 from sortlib.figures.style import FAINT, JOIN_COLOUR, TREE_COLOUR, StudyFigure, styled
 
 _JOIN_FACE = "#d6e6f5"
@@ -52,7 +52,7 @@ def patterns_grid(patterns, count=12, columns=4):
     every = _patterns_of(patterns)
     chosen = sorted(every, key=lambda p: (-p.support, -len(p.nodes), p.id))[: max(1, count)]
     if not chosen:
-        return _empty("No pattern was found.")
+        return nothing("No pattern was found.")
     cells = [(_picture(p), _title(p)) for p in chosen]
     rows = [cells[start : start + columns] for start in range(0, len(cells), columns)]
     need = [max(picture.size[0], text_width(title[0], 10, True), text_width(title[1], 8)) for picture, title in cells]
@@ -106,7 +106,7 @@ def pattern_sizes(patterns_or_study):
     """
     patterns = _patterns_of(patterns_or_study)
     if not patterns:
-        return _empty("No pattern was found.")
+        return nothing("No pattern was found.")
     figure = StudyFigure(figsize=(7.2, 3.0), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     _stack(panels[0], patterns, lambda p: len(p.nodes), "Calls in the pattern", "Size")
@@ -146,9 +146,3 @@ def _patterns_of(patterns_or_study):
         return list(found)
     except TypeError:
         raise SortError(f"{type(found).__name__} is no list of patterns and no study") from None
-
-
-def _empty(text):
-    figure, axes = sheet(4.0, 0.6)
-    axes.text(0, 0.3, text, va="center", color=FAINT)
-    return figure

@@ -123,7 +123,7 @@ def _drawn(study, graph, seen, inside, side):
     depth = max(column.last - column.first for column in columns) * _STEP + 2 * _STEP
     colours = Colours("log", study.config.threshold, [call.value for call in seen.values() if call.value is not None])
     worst = _worst(graph, seen)
-    head, foot = 0.62, 1.25 + 0.17 * len(worst)
+    head, foot = 0.62, 1.1 + 0.17 * len(worst)
     pair = study.stage("run")
     title = f"{graph.name}: {'local' if side == 'local' else 'propagated'} differences of its calls"
     lines = [
@@ -143,7 +143,7 @@ def _drawn(study, graph, seen, inside, side):
     _draw_edges(axes, points, chains, ranks, columns, inside, top)
     _draw_stages(axes, graph, ranks, columns, top)
     _draw_calls(axes, points, ranks, columns, len(graph.nodes), seen, colours, worst, top)
-    _draw_foot(axes, head + depth + 0.14, keys, colours, seen)
+    _draw_foot(axes, head + depth + 0.14, keys, colours, seen, len(seen) < len(graph.nodes))
     return figure
 
 
@@ -290,14 +290,15 @@ def _mark(call, colours, x, y):
     return Circle((x, y), _RADIUS, linewidth=0.5, hatch=hatch, **look)
 
 
-def _draw_foot(axes, y, keys, colours, calls):
+def _draw_foot(axes, y, keys, colours, calls, untested):
     """Legend, scale and the names of the numbered calls."""
     seen = calls.values()
     shown = [("exactly 0", Seen(0.0))] if any(call.value == 0 for call in seen) else []
     shown += [("accused", Seen(colours.threshold, True))] if any(call.accused for call in seen) else []
     shown += [("no value", Seen())] if any(call.value is None for call in seen) else []
+    shown += [("in no tested pattern", None)] if untested else []
     x = 0.06
-    for text, call in [*shown, ("in no tested pattern", None)]:
+    for text, call in shown:
         axes.add_patch(_mark(call, colours, x, y))
         axes.text(x + 0.12, y, text, fontsize=8, va="center")
         x += 0.34 + text_width(text, 8)

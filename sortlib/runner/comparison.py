@@ -133,7 +133,7 @@ class Comparison:
         ratio = result.get("candidate_own_ratio") or 0.0
         if ratio > 1 and shortcuts(self.executor.device.type):
             result["strict_ratio"], result["strict_error"] = self._strict(node, given, arrays, limits, seed)
-        if max(ratio, result.get("reference_own_ratio") or 0.0) > 1 and not given["opinion"]:
+        if not given["opinion"] and _doubtful(result):
             result["second_opinion"] = self._second_opinion(node, given, judged, limits, seed)
         return result
 
@@ -232,6 +232,17 @@ class Comparison:
             result[column] = max(result.pop(f"reference_{name}"), result.pop(f"candidate_{name}"))
         result |= {f"{side}_worst_case_ratio": value for side, value in worst_case.items()}
         return {**result, "worst_output": worst_output}
+
+
+def _doubtful(result) -> bool:
+    """Whether the errors may lead to an accusation, so that a second opinion is worth its price."""
+    sides = ("reference", "candidate")
+    if min((result.get(f"{side}_ratio") or 0.0) for side in sides) > 1:
+        return True
+    error = {side: result.get(f"{side}_error") or 0.0 for side in sides}
+    own = {side: result.get(f"{side}_own_ratio") or 0.0 for side in sides}
+    worse, better = sorted(sides, key=error.get, reverse=True)
+    return own[worse] > 1 and error[worse] >= thresholds.CLEARLY_WORSE * error[better]
 
 
 def _differences(node, array, mine):
