@@ -22,7 +22,7 @@ def pins(lines):
         requirement = line.split(";")[0].strip()
         if requirement and not requirement.startswith(("#", "-")):
             name, _, version = requirement.partition("==")
-            found[normal(name)] = version
+            found[normal(name.partition("[")[0])] = version
     return found
 
 
