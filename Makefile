@@ -9,10 +9,11 @@ SECOND = .venv-second
 SECOND_TORCH ?= torch==2.13.0
 SECOND_READY = $(SECOND)/ready
 
-.PHONY: help install study test second lab lint lock clean
+.PHONY: help install study notebooks test second lab lint lock clean
 
 help:
 	@echo "make study    install into $(VENV) and run the main job (the study 'quick') into runs/quick"
+	@echo "make notebooks  run the study, and keep its outputs in the notebooks of the repository"
 	@echo "make test     install into $(VENV) and run the tests"
 	@echo "make second   install another PyTorch into $(SECOND), with which the tests then compare this one"
 	@echo "make lab      install into $(VENV) and open JupyterLab on the notebooks"
@@ -32,6 +33,9 @@ install: $(READY)
 
 study: $(READY)
 	$(BIN)/sortlib study quick
+
+notebooks: study
+	$(BIN)/python -m sortlib.committed runs/quick runs/sweep-tiny
 
 $(SECOND_READY):
 	$(PYTHON) -m venv $(SECOND)

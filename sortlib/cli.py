@@ -15,6 +15,7 @@ from sortlib.errors import SortError
 from sortlib.runner import command as run_command
 
 _STUDIES = "Study file, or the name of a bundled one: quick, quick-uniform, paper, tiny."
+_SWEEPS = "Sweep file, or the name of a bundled one (tiny, quick): run a grid of settings, one folder a point."
 _ZOOS = "Zoo file, or the name of a bundled one: quick, paper, tiny, torchvision, timm, transformers."
 
 app = typer.Typer(
@@ -58,7 +59,8 @@ def options(
 
 @app.command()
 def study(
-    file: Annotated[str, typer.Argument(help=_STUDIES)],
+    file: Annotated[str | None, typer.Argument(help=_STUDIES)] = None,
+    sweep: Annotated[str | None, typer.Option(help=_SWEEPS)] = None,
     out: Annotated[Path | None, typer.Option(help="Directory of the study; runs/<name> by default.")] = None,
     reference: Annotated[str | None, typer.Option(help="Platform taken as reference instead of the file's.")] = None,
     candidate: Annotated[str | None, typer.Option(help="Platform under test instead of the file's.")] = None,
@@ -86,7 +88,8 @@ def study(
     from sortlib.pipeline import check_ahead, complete
     from sortlib.study import Study, load_config, with_methods
 
-    config = load_config(file)
+    plan = _planned(file, sweep, upto)
+    config = load_config(file or plan.study)
     chosen = {k: v for k, v in {"reference": reference, "candidate": candidate}.items() if v}
     config = config.model_copy(update={"platforms": config.platforms.model_copy(update=chosen)})
     if seed is not None:
@@ -94,14 +97,35 @@ def study(
     folders = {"constraints": constraints, "programs": programs}
     folders = {name: str(folder.resolve()) for name, folder in folders.items() if folder}
     config = with_methods(config, method, {**folders, "model": model})
-    check_ahead(config)
     if resource and not scheduler:
         raise SortError("--resource is for a cluster: give --scheduler too")
+    if plan:
+        from sortlib.sweep import finish as finish_sweep
+        from sortlib.sweep import run_sweep
+
+        directory = out or Path("runs") / f"sweep-{plan.name}"
+        with connect(scheduler, resources_of(resource)) if scheduler else nullcontext() as executor:
+            finish_sweep(run_sweep(plan, directory, config, not quiet, executor, notebooks))
+        return
+    check_ahead(config)
     opened = Study.create(config, out or Path("runs") / config.name)
     with connect(scheduler, resources_of(resource)) if scheduler else nullcontext() as executor:
         complete(opened, upto, progress=not quiet, executor=executor)
     if upto == "tables":
         finish(opened, notebooks, not quiet)
+
+
+def _planned(file, sweep, upto):
+    """The sweep that is asked for, if one is."""
+    if sweep is None:
+        if file is None:
+            raise SortError(f"name a study, or a sweep with --sweep. {_STUDIES}")
+        return None
+    if upto != "tables":
+        raise SortError("--upto is for a single study; a sweep runs every point to the end")
+    from sortlib.sweep import load_sweep
+
+    return load_sweep(sweep)
 
 
 def finish(opened, notebooks, progress):
@@ -254,6 +278,36 @@ def reproduce(
         print(f"No difference with: {'; '.join(made.gone)}")
     if not made.reproduces:
         raise typer.Exit(1)
+
+
+@app.command()
+def faults(
+    directory: Annotated[Path | None, typer.Argument(help="Directory of a study.")] = None,
+    fault: Annotated[list[str] | None, typer.Option(help="Only this fault; may be repeated. All by default.")] = None,
+    budget: Annotated[int, typer.Option(min=1, help="Executed calls of each method and API.")] = 60,
+    method: Annotated[list[str] | None, typer.Option(help="Only compare with this method; may be repeated.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the faults and run nothing.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+):
+    """Measure which known faults of the device simdev each method finds. The same command resumes an interrupted
+    one."""
+    if listed:
+        from sortlib.simdev import faults as known
+
+        for row in known().to_dict("records"):
+            print(f"{row['fault']:<32}{row['verdict']:<11}{row['what']}")
+        return
+    if directory is None:
+        raise SortError("name the directory of a study, or give --list")
+    from sortlib.pipeline import complete
+    from sortlib.seeded_faults import seeded_faults, summary
+    from sortlib.study import Study
+
+    opened = complete(Study(directory), "mine", progress=not quiet)
+    results = seeded_faults(opened, fault, budget, method, progress=not quiet)
+    print(summary(results).to_string(index=False))
+    for (name, api), reason in results.attrs["absent"].items():
+        print(f"{name}: no attempt on {api}: {reason}")
 
 
 @app.command()

@@ -30,7 +30,7 @@ def data_file(name_or_path, kind) -> Path:
     Parameters
     ----------
     name_or_path : ``"quick"`` for ``data/<kind>/quick.yaml``, or the path of any YAML file.
-    kind : folder below ``data``, ``"zoo"`` or ``"studies"``.
+    kind : folder below ``data``: ``"zoo"``, ``"studies"`` or ``"sweeps"``.
 
     Raises
     ------
@@ -45,7 +45,7 @@ def data_file(name_or_path, kind) -> Path:
     if (bundled / f"{text}.yaml").is_file():
         return bundled / f"{text}.yaml"
     names = [file.stem for file in bundled.glob("*.yaml")]
-    what = {"studies": "study"}.get(kind, kind)
+    what = {"studies": "study", "sweeps": "sweep"}.get(kind, kind)
     if path.is_dir():
         raise SortError(f"{text}: is a directory; a {what} file is a YAML file or one of: {choices(names)}")
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:

@@ -166,10 +166,15 @@ def _leaves(value, path):
             yield from _leaves(item, (*path, name))
 
 
+_PLAIN = frozenset({int, float, bool, str})
+
+
 def map_tensors(value, change: Callable[[tuple, Any], Any], kind=torch.Tensor, path=()):
     """A copy of a nested value in which every instance of ``kind`` is replaced by ``change(path, it)``."""
     if isinstance(value, kind):
         return change(path, value)
+    if value is None or type(value) in _PLAIN:  # most values, at once
+        return value
     if isinstance(value, torch.Size):
         return value
     if isinstance(value, tuple) and hasattr(value, "_fields"):  # namedtuple

@@ -28,8 +28,9 @@ class Cause:
     Attributes
     ----------
     kind : ``accuracy``, ``values`` (whole numbers or booleans differ), ``form`` (another shape or dtype), ``nan``,
-        ``infinity``, ``exception``, ``crash``, ``hang``, ``slow``, ``config``, ``difference`` (beyond the paper's
-        threshold, or without a float64 reference), or empty where nothing accuses a platform.
+        ``infinity``, ``exception``, ``crash``, ``hang``, ``unconfirmed crash`` or ``unconfirmed hang``, ``slow``,
+        ``config``, ``difference`` (beyond the paper's threshold, or without a float64 reference), or empty where
+        nothing accuses a platform.
     side : ``reference``, ``candidate``, ``both``, or empty where nobody is accused.
     detail : the type of an exception, or the signal that ended a process.
     """
@@ -70,11 +71,13 @@ def cause_of(row, rule: str = "evidence") -> Cause:
         return Cause("accuracy", SIDES[errors[1] >= errors[0]])
     if verdict == Verdict.BOTH_SUSPECT:
         return Cause("accuracy", "both")
-    if verdict == "slow":
+    if verdict == Verdict.SLOW:
         seconds = [_number(row, f"seconds_{side}") or 0.0 for side in SIDES]
         return Cause("slow", SIDES[seconds[1] >= seconds[0]])
     if verdict == Verdict.CONFIG:
         return Cause("config", "candidate")
+    if verdict == Verdict.UNCONFIRMED:
+        return Cause("unconfirmed hang" if row["unconfirmed"] == "timeout" else f"unconfirmed {row['unconfirmed']}")
     return Cause("difference") if verdict in (Verdict.UNJUDGED, Verdict.AMPLIFIED) else Cause("")
 
 

@@ -252,8 +252,12 @@ def _accusation(row, limit, ratios, owns, errors, worse, better, numbers):
         if (worst := _number(row, f"{worse}_worst_case_ratio")) is not None:
             beyond += f", {_times(worst)} the worst case of the sum"
         reason = f"{numbers}; {beyond}"
-        if worse == "candidate" and _gone(row, times * errors[better]):
-            return Verdict.CONFIG, f"{reason}; {row['strict_error']:.3g} with reduced precision off"
+        if worse == "candidate":
+            if _gone(row, "again", times * errors[better]):
+                return Verdict.SUSPECT, (f"{reason}; the result changes from call to call: the same call again was "
+                                         f"{row['again_error']:.3g} off")  # fmt: skip
+            if _gone(row, "strict", times * errors[better]):
+                return Verdict.CONFIG, f"{reason}; {row['strict_error']:.3g} with reduced precision off"
         return Verdict.SUSPECT, reason
     if min(ratios.values()) > 1:
         return Verdict.BOTH_SUSPECT, f"{numbers}; at least {_times(min(ratios.values()))} the rounding bound"
@@ -266,10 +270,11 @@ def _needed(row, ratio, limit):
     return limit.clearly_worse * (1.0 if ratio > 1 or not samples else max(1.0, FEW / samples))
 
 
-def _gone(row, allowed):
-    """Whether the error vanishes with reduced-precision shortcuts off."""
-    strict, error = _number(row, "strict_ratio"), _number(row, "strict_error")
-    return strict is not None and error is not None and (strict <= 1 or error < allowed)
+def _gone(row, run, allowed):
+    """Whether the error vanishes in another run of the same call: ``again`` as it was, or ``strict`` with
+    reduced-precision shortcuts off."""
+    ratio, error = _number(row, f"{run}_ratio"), _number(row, f"{run}_error")
+    return ratio is not None and error is not None and (ratio <= 1 or error < allowed)
 
 
 def _both_in_double(ratio, numbers):

@@ -67,10 +67,10 @@ def facts(pairs) -> str:
     return element("dl", "".join(element("dt", text(name)) + element("dd", text(value)) for name, value in pairs))
 
 
-def fold(summary, *content, printed=True) -> str:
-    """Content that is opened by a click, and by printing unless it is for the screen only."""
+def fold(summary, *content, printed=True, anchor="") -> str:
+    """Content that is opened by a click, by a link to its anchor, and by printing unless it is for the screen only."""
     whole = element("summary", text(summary)) + "".join(content)
-    return element("details", whole, class_="" if printed else "screen")
+    return element("details", whole, class_="" if printed else "screen", id=anchor)
 
 
 def section(anchor, title, *content) -> str:
@@ -97,7 +97,7 @@ def figure(drawn, caption, description, wide=False) -> str:
     return element("figure", image + element("figcaption", text(caption)), class_="wide" if wide else "")
 
 
-def table(frame, caption="", headings=None, groups=None, notes=None) -> str:
+def table(frame, caption="", headings=None, groups=None, notes=None, links=None) -> str:
     """A DataFrame as a table that a click on a heading sorts; a last row named Total stays last.
 
     Parameters
@@ -107,8 +107,9 @@ def table(frame, caption="", headings=None, groups=None, notes=None) -> str:
     headings : column -> shown heading; by default the column's name with spaces for underscores.
     groups : column -> heading above several neighbouring columns.
     notes : lines below it; ``frame.attrs["footnotes"]`` if not given.
+    links : column -> {value: anchor in the page} of the cells that lead somewhere.
     """
-    headings, groups = headings or {}, groups or {}
+    headings, groups, links = headings or {}, groups or {}, links or {}
     names = list(frame.columns)
     notes = frame.attrs.get("footnotes", ()) if notes is None else notes
     if not len(frame):
@@ -121,8 +122,9 @@ def table(frame, caption="", headings=None, groups=None, notes=None) -> str:
         element("th", element("span", text(name), role="button", tabindex="0"), scope="col", class_=kind)
         for name, kind in zip(shown, kinds, strict=True)
     ))  # fmt: skip
-    body = "".join(_row(row, kinds) for row in rows)
-    foot = element("tfoot", "".join(_row(row, kinds) for row in total)) if total else ""
+    leading = [links.get(name, {}) for name in names]
+    body = "".join(_row(row, kinds, leading) for row in rows)
+    foot = element("tfoot", "".join(_row(row, kinds, leading) for row in total)) if total else ""
     whole = element("caption", text(caption)) if caption else ""
     whole += element("thead", head) + element("tbody", body) + foot
     return element("div", element("table", whole), class_="scroll", tabindex="0") + bullets(notes)
@@ -152,11 +154,12 @@ def _group_row(names, groups) -> str:
     return element("tr", cells, class_="groups")
 
 
-def _row(row, kinds) -> str:
+def _row(row, kinds, leading) -> str:
     cells = ""
-    for value, kind in zip(row, kinds, strict=True):
+    for value, kind, anchors in zip(row, kinds, leading, strict=True):
         sortable = kind == "number" and isinstance(value, numbers.Real) and not _missing(value)
-        cells += element("td", text(value), class_=kind, data_sort=repr(float(value)) if sortable else "")
+        content = element("a", text(value), href=f"#{anchors[value]}") if value in anchors else text(value)
+        cells += element("td", content, class_=kind, data_sort=repr(float(value)) if sortable else "")
     return element("tr", cells)
 
 
@@ -238,6 +241,7 @@ summary { cursor: pointer; font-weight: 600; }
   nav, .screen { display: none; }
   a { color: inherit; text-decoration: none; }
   h2, h3, h2 + p, caption, thead, summary { break-after: avoid; }
+  p { orphans: 3; widows: 3; }
   figure, .pair, tr, dl { break-inside: avoid; }
   tbody tr:nth-child(-n+3) { break-before: avoid; }
   figure img, .pair img, .wide img { max-height: 230mm; max-width: 100%; width: auto; }
@@ -247,6 +251,9 @@ summary { cursor: pointer; font-weight: 600; }
   pre { white-space: pre-wrap; }
   table { font-size: 7.5pt; }
   th, td { padding: .1rem .3rem; }
+  .long { overflow-wrap: break-word; min-width: 9em; }
+  .pair:has(> .case) { display: block; break-inside: auto; }
+  .case + .case { margin-top: 2rem; }
 }
 """
 
@@ -279,6 +286,13 @@ for (const heading of document.querySelectorAll("th[scope=col]")) {
     body.append(...rows.map(([, row]) => row));
   });
 }
+const openTarget = () => {
+  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  for (let part = target; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
+  if (target) target.scrollIntoView();
+};
+addEventListener("hashchange", openTarget);
+openTarget();
 let folded = [];
 addEventListener("beforeprint", () => {
   folded = Array.from(document.querySelectorAll("details:not([open])"));

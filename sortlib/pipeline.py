@@ -259,6 +259,7 @@ def _tables(study, progress):
     from sortlib import tables
 
     compared = [study.stage("baselines"), study.config.methods] if baselines.chosen(study.config) else []
+    compared += [study.stage("rq4")] if study.stage("rq4") else []
     mark = fingerprint(study.stage("generate"), study.stage("run"), study.config.threshold, *compared)
     if study.stage("tables").get("fingerprint") != mark or not study.holds("tables/findings.csv"):
         tables.write_all(study)

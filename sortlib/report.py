@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from sortlib import details, figures, page, tables
 from sortlib.apis import PAPER_APIS, paper_name
 from sortlib.errors import SortError
-from sortlib.grouping import findings
+from sortlib.grouping import findings, state
 from sortlib.judging import RANK, Verdict
 from sortlib.platform import parse
 from sortlib.study import Study
@@ -29,6 +29,7 @@ MEANING = {
     Verdict.EXCEPTION: "The call raised an exception; on one side this accuses it, on both it is an invalid input.",
     Verdict.BOTH_SUSPECT: "Both platforms are beyond the rounding bound, about equally far from float64.",
     Verdict.CONFIG: "Beyond the bound, but within it when reduced-precision arithmetic is switched off.",
+    Verdict.SLOW: "Right, but a hundred times slower than the other platform, twice.",
     Verdict.AMPLIFIED: "Above the threshold because a difference that arrived was passed on or enlarged; on equal "
     "inputs the call itself stays within rounding. This is what the paper reports as a precision bug.",
     Verdict.UNJUDGED: "The platforms differ, but there is no float64 reference or bound to say who is wrong.",
@@ -140,6 +141,11 @@ def _what_was_run(study):
     yield page.fold("The most frequent patterns", page.figure(
         figures.patterns_grid(study), "The patterns with the highest support, larger ones first; joins are shaded.",
         "Drawings of the most frequent patterns"))  # fmt: skip
+    sampler = study.config.generation.sampler
+    yield page.fold(f"Generated values (sampler {sampler}) beside recorded ones", page.figure(
+        figures.value_distributions(study), "What each sampler draws for a recorded tensor of the most frequent APIs: "
+        "values that are uniform between a recorded minimum and maximum spread far more than real ones.",
+        "Panels: recorded distribution of a tensor, and the values that each sampler draws", wide=True))  # fmt: skip
     yield page.table(tables.campaign(study), "Cases and calls, by how the calls ended")
     yield page.table(_platforms(study), "Platforms")
     yield page.element("h3", "Versions")
@@ -163,22 +169,47 @@ def _findings(study):
     )
     found = study.findings
     bugs = findings(study)[["finding", "only", "reproducer"]]
+    drawn = {case_id: f"case-{case_id}" for case_id in interesting_cases(study)}
     for verdict in RANK:
         rows = found[found["verdict"] == verdict].drop(columns=["verdict", "reference", "candidate"])
         if rows.empty:
             continue
         rows = rows.merge(bugs, how="left", on="finding").fillna({"only": "", "reproducer": ""})
         rows = rows.drop(columns=[name for name in ("cause", "only", "reproducer") if not any(rows[name])])
+        scripts = {name: f"finding-{name}" for name in rows["finding"] if _reproducer(study, name)}
         rows = rows.assign(api=rows["api"].map(tables.both_names))
         headings = {"api": "API", "worst_case": "worst case", "worst_node": "node", "reason": "evidence"}
         count = f"{verdict} ({len(rows)} {_plural('API', len(rows))}, {rows['calls'].sum():,} calls)"
-        content = page.paragraph(MEANING[verdict]) + page.table(rows, headings=headings)
+        links = {"worst_case": drawn, "finding": scripts}
+        content = page.paragraph(MEANING[verdict]) + page.table(rows, headings=headings, links=links)
+        content += "".join(_script(study, name, anchor) for name, anchor in scripts.items())
         if verdict in _HARMLESS:
             yield page.fold(count, content)
         else:
             yield page.element("h3", page.text(count)) + content
+    missing = bugs[bugs["reproducer"] == "not made"]
+    if len(missing):
+        yield page.paragraph("A stand-alone script and an issue text for a finding are made by this command; they then",
+                             "stand here:")  # fmt: skip
+        yield page.code(
+            "\n".join(f"sortlib reproduce {study.directory} {name} --minimize" for name in missing["finding"])
+        )
     if found.empty:
         yield page.paragraph("No call was judged.")
+
+
+def _reproducer(study, finding) -> str:
+    """The text of a finding's script, or nothing where none was made."""
+    script = state(study, finding).get("script")
+    path = study.directory / "findings" / Path(script).name if script else None
+    return path.read_text(encoding="utf-8") if path and path.is_file() else ""
+
+
+def _script(study, finding, anchor):
+    """A finding's script, to copy from the page; the issue text beside it holds what it prints."""
+    known = state(study, finding)
+    summary = f"Script for finding {finding}: findings/{Path(known['script']).name} ({known['state']} here)"
+    return page.fold(summary, page.code(_reproducer(study, finding)), anchor=anchor)
 
 
 def _spellings(study):
@@ -228,6 +259,18 @@ def _bugs(study):
     methods = {method.key: method.name for method in tables.methods(study)}
     for apis, scope in _scopes(study):
         yield from _counts(tables.bugs(study, apis), methods, scope, threshold, "" if apis else " (paper Table II)")
+    first = page.figure(
+        figures.error_by_magnitude(study), "Every call by the size of its output and by its difference. Rounding grows "
+        "with the values, so that a fixed threshold measures the size of an output as much as its error.",
+        "Scatter: difference of each call against the largest magnitude of its output")  # fmt: skip
+    second = page.figure(
+        figures.difference_histogram(study), "The same calls counted: by their difference with the paper's threshold, "
+        "and by their error against float64 in multiples of their rounding bound.",
+        "Histograms: differences of calls, and errors of both platforms in units of the bound")  # fmt: skip
+    yield page.element("div", first + second, class_="pair")
+    yield page.figure(
+        figures.heat_table(study), "By API, on equal inputs: the largest difference, and how often not all bits agree.",
+        "Table: APIs with their largest difference and the share of calls that differ in a bit")  # fmt: skip
     bugs = tables.bugs(study)
     published = [name for name in bugs if name.startswith("paper_") and name != "paper_name"]
     names = {f"paper_{method}": f"{method}, published" for method in dict.fromkeys(
@@ -309,6 +352,11 @@ def _cases(study):
         "values, right every call on the reference's values, so that what a call receives is told from what it adds.",
     )
     yield page.element("div", "".join(_case(study, case_id) for case_id in interesting_cases(study)), class_="pair")
+    yield page.element("h3", "A whole model")
+    yield page.figure(
+        figures.whole_model(study, side="propagated"), "All calls of one model, each with the largest difference that "
+        "a tested pattern shows there; a pattern is tested once and holds wherever it occurs.",
+        "Graph of a whole model, its calls coloured by the largest difference", wide=True)  # fmt: skip
 
 
 def _case(study, case_id):
@@ -327,7 +375,8 @@ def _case(study, case_id):
                 "paper": "paper's rule", "evidence": "evidence rule"}  # fmt: skip
     numbers = page.fold("Numbers, and how to run this case again", page.table(shown, headings=headings),
                         page.code(_rerun(study, case_id)))  # fmt: skip
-    return page.element("div", heading + image + numbers, class_="case whole" if wide else "case")
+    look = "case whole" if wide else "case"
+    return page.element("div", heading + image + numbers, class_=look, id=f"case-{case_id}")
 
 
 def _rerun(study, case_id):

@@ -30,6 +30,9 @@ PAPER_THRESHOLD = 1e-3
 # A suspect's error is at least this many times the other side's. PyTorch's own comparison of a result with an eager
 # one through float64 allows 2 to 10 times (torch._dynamo.utils.same); maintainers close reports below that.
 CLEARLY_WORSE = 8.0
+# What conditioning excuses is computed where an error is more than this share of the rounding of the result alone; the
+# rest lies within the bound in any case, unless a tolerance allows less than this share of it.
+NEAR = 0.5
 # Where both sides lie within what conditioning excuses, the ratio must also be no accident of few samples: it grows
 # by FEW / n below FEW independent values (rows of a layer norm, channels of a batch norm). The largest of n
 # independent errors is 8 times smaller than expected with probability below (1/4)**n.
@@ -45,15 +48,16 @@ SUM_FACTOR = 4.0
 OWN_FACTOR = 8.0
 # The change under inputs moved by u is sampled by one draw of random signs, which underestimates the largest.
 CONDITION_FACTOR = 8.0
-# A gate in [0, 1] that is computed as 1 + erf or 1 / (1 + exp) has an absolute error of some u, and multiplies x.
+# A gate in [0, 1] that is computed as 1 + erf or 1 / (1 + exp) has an absolute error of some u, and multiplies x:
+# 1 to 2 u of the function (4 ULP at most in SLEEF and SVML), 1/2 each for the sum, the quotient and the product.
 GATE_FACTOR = 4.0
 
 # Interpolation of n pixels rounds coordinates up to n three times (scale, product, offset), so its weights are off by
 # 3 n u, and the result by that times the difference of neighbours; cubic weights are up to 1.5 times as steep.
 COORDINATE_FACTOR = 4.5
 # Backward-stable algorithms on matrices of order n: computed results are exact for inputs moved by a small multiple of
-# n u (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., theorems 9.3, 10.3, 19.4; constants of order n
-# are what is seen in practice).
+# n u (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed. 2002, chapters 9, 10 and 19 on LU, Cholesky and
+# QR: the proofs give low powers of n times the norm and note that practice stays below n).
 MATRIX_FACTOR = 4.0
 # Approximations of special functions (Cephes and its ports in ATen) state absolute errors of a few times 1e-7 in
 # single precision for functions that oscillate or cancel, so results below 1 are held to the rounding of 1.
@@ -95,7 +99,8 @@ DISCONTINUOUS = {"round", "floor", "ceil", "trunc", "sign", "sgn", "fmod", "rema
                  "argsort", "histc", "bucketize"}  # fmt: skip
 # Counts or whole parts of values that are themselves computed with rounding: at a step, both neighbours are right.
 HISTOGRAMS = {"histc", "histogram", "histogramdd"}
-STEPS = {"floor_divide", "remainder", "fmod", *HISTOGRAMS}
+PERIODIC = {"remainder", "fmod"}
+STEPS = {"floor_divide", *PERIODIC, *HISTOGRAMS}
 ON_GRIDS = {"grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d"}
 # Terms that cancel before they are averaged: all inputs move the same way, since equal terms are rounded alike.
 LOSSES = {"kl_div", "poisson_nll_loss", "gaussian_nll_loss", "binary_cross_entropy", "cross_entropy",
@@ -125,8 +130,6 @@ LIMITS = GATED | {"sigmoid", "tanh", "hardsigmoid", "softsign", "erf", "erfc", "
 MASKED = {"dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout", "native_dropout"}
 # Saved outputs of size 1 that the backward pass subtracts from 1, or from each other.
 SATURATING = {"sigmoid", "tanh", "softmax", "log_softmax", "softmin", "hardsigmoid", "logsigmoid"} | GATED | ATTENTION
-# Kernels that depend on whether a gradient is wanted.
-GRAD_CHOOSES = ATTENTION | {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 # Chains of several reductions; the longest dimension of any argument stands for their length.
 COMPOSITE = {
     *ATTENTION, "cross_entropy", "nll_loss", "mse_loss", "lstm",
@@ -149,7 +152,7 @@ FAMILIES = {
     "rounded": (f"{ROUNDED_FACTOR:g} |y|", "IEEE 754: correct rounding; half types round twice, through float32"),
     "sum": (f"{SUM_FACTOR:g} min(sqrt n, n/4) sum|terms|", "Higham and Mary 2019; the worst case is n sum|terms|"),
     "matrix": (f"({OWN_FACTOR:g} + {MATRIX_FACTOR:g} n) scale of each invariant",
-               "Higham 2002, theorems 9.3, 10.3, 19.4: backward stability"),
+               "Higham 2002, chapters 9, 10, 19: backward stability"),
     "special": (f"{SPECIAL_FACTOR:g} max(|y|, 1)", "error tables of Cephes, from which ATen's functions are taken"),
     "steps": (f"{OWN_FACTOR:g} |y|, or the step {OWN_FACTOR:g} u away", "a step's argument is computed with rounding"),
     "masked": (f"{2 * ROUNDED_FACTOR:g} |y| where kept; share within {SIGMAS:g} sigma of p", "binomial distribution"),

@@ -1,4 +1,4 @@
-"""A backend that returns wrong numbers, for the tests of judging: a worker imports it, the environment arms one fault.
+"""A backend that returns wrong numbers, for the tests of judging: a worker imports it, the environment arms faults.
 
 Every fault is a kind that real devices have had: a gradient that forgets a term, kept values of a dropout that are not
 scaled, reduced precision that a flag turns off, wrong positions, wrong vectors.
@@ -22,7 +22,8 @@ class _ForgetfulGelu(torch.autograd.Function):
         return upstream * 0.5 * (1 + torch.erf(x * 0.5**0.5))  # without x times the density
 
 
-_gelu, _dropout, _linear, _argmax, _eigh = F.gelu, F.dropout, F.linear, torch.argmax, torch.linalg.eigh
+_gelu, _dropout, _linear, _eigh, _silu = F.gelu, F.dropout, F.linear, torch.linalg.eigh, F.silu
+_CALLS = []
 
 
 def _unscaled_dropout(x, p=0.5, training=True, inplace=False):
@@ -42,6 +43,11 @@ def _short_linear(x, w, bias=None):
     if torch.cpu.short:
         return _linear(x.bfloat16(), w.bfloat16()).to(x.dtype)
     return _linear(x, w, bias)
+
+
+def _flaky_silu(x, inplace=False):
+    _CALLS.append(x)
+    return _silu(x) + (len(_CALLS) % 10 == 1)  # wrong in the first of ten calls
 
 
 def _second_largest(x, dim=None, keepdim=False):
@@ -64,13 +70,15 @@ _FAULTS = {
     "share of dropout": (F, "dropout", _dropout_of_another_share),
     "other numbers": (F, "dropout", _other_numbers),
     "short linear": (F, "linear", _short_linear),
+    "flaky silu": (F, "silu", _flaky_silu),
     "positions": (torch, "argmax", _second_largest),
     "turned vectors": (torch.linalg, "eigh", _turned_vectors),
     "opposite vectors": (torch.linalg, "eigh", _opposite_vectors),
 }
 
 if "SORT_TEST_ARITHMETIC" in os.environ:
-    home, name, function = _FAULTS[os.environ["SORT_TEST_ARITHMETIC"]]
-    setattr(home, name, function)
+    for armed in os.environ["SORT_TEST_ARITHMETIC"].split(", "):
+        home, name, function = _FAULTS[armed]
+        setattr(home, name, function)
     torch.cpu.short = True
     torch.cpu.full_precision = {"short": False}  # as an out-of-tree device names its own flags

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import re
+import shutil
 
 import pytest
 from browser import browser, chromium, copy_notebook, jupyterlab
@@ -18,6 +19,7 @@ from sortlib.explorer.inspection import source_line
 from sortlib.features import TensorFeatures, measure
 from sortlib.figures.heatmap import RED, WHITE, YELLOW
 from sortlib.runner.execution import draw_externals
+from sortlib.study import Study
 
 
 @pytest.fixture
@@ -172,6 +174,17 @@ def test_colours_and_verdicts_follow_the_threshold(explorer):
     assert list(explorer.outcomes["paper"]) == ["fail" if d > limit else "pass" for d in differences]
     explorer.node = differences.index(max(differences))
     assert explorer._detail["verdicts"][0]["verdict"] == "fail"
+
+
+def test_verdicts_follow_the_studys_own_thresholds(tiny_study, tmp_path):
+    """A study may say what rounding explains; the explorer judges by that too."""
+    (tmp_path / "own.yaml").write_text("- {api: add, bounds: 1.0e-6, clearly_worse: 1, source: a test}\n")
+    config = tiny_study.config.model_copy(update={"thresholds": str(tmp_path / "own.yaml")})
+    strict = Study.create(config, shutil.copytree(tiny_study.directory, tmp_path / "strict"))
+    rows = strict.judged
+    case = rows[(rows["api"] == "add") & ~rows["evidence"].isin(["rounding", "identical"])]["case"].iloc[0]
+    shown = sl.explore(strict, case_id=case).outcomes
+    assert list(shown["evidence"]) == list(rows[rows["case"] == case]["evidence"])
 
 
 def test_switching_to_local_differences_moves_nothing(explorer):

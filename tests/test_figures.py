@@ -1,21 +1,25 @@
 """Figures: what is drawn where, in which colour and with which words; compared by structure, not by pixels."""
 
+import math
 import random
 import re
+from collections import Counter
 
 import matplotlib
 import networkx as nx
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
 
 import sortlib as sl
 from sortlib import figures, tables
 from sortlib.errors import SortError
+from sortlib.figures.heat_table import _percent
 from sortlib.figures.heatmap import RED, WHITE, YELLOW
 from sortlib.figures.layered import spaced
-from sortlib.figures.style import SORT_COLOUR, THRESHOLD
+from sortlib.figures.style import SINGLE_COLOUR, SORT_COLOUR, THRESHOLD
+from sortlib.figures.whole import _latest
 from sortlib.generation import CaseNode, TestCase
 from sortlib.graph import Edge, Pattern
 from sortlib.study import Study, StudyConfig
@@ -313,6 +317,232 @@ def test_involvement_draws_shares_as_bars_with_their_value(table_study):
 def test_involvement_says_when_nothing_exceeds_the_threshold(table_study):
     axes = figures.involvement(table_study([("relu", "relu", 0.0, 0.0)])).axes[0]
     assert "no difference exceeds the threshold 0.001" in [text.get_text() for text in axes.texts]
+
+
+# ---- the whole model ----
+
+
+def occurrences(pattern, graph):
+    """Every occurrence of a pattern in a graph as (calls, edges between them that it uses), by networkx."""
+    inner = nx.DiGraph()
+    inner.add_nodes_from((node, {"api": api}) for node, api in enumerate(pattern.nodes))
+    outer = nx.DiGraph()
+    outer.add_nodes_from((number, {"api": node.api}) for number, node in enumerate(graph.nodes))
+    for plain, edges in ((inner, pattern.edges), (outer, graph.edges)):
+        for src, dst, argument in edges:
+            labels = plain.edges[src, dst]["labels"] if plain.has_edge(src, dst) else []
+            plain.add_edge(src, dst, labels=sorted([*labels, argument]))
+
+    def holds(found, wanted):
+        return not Counter(wanted["labels"]) - Counter(found["labels"])
+
+    matcher = nx.isomorphism.DiGraphMatcher(outer, inner, lambda a, b: a["api"] == b["api"], holds)
+    for mapping in matcher.subgraph_monomorphisms_iter():
+        yield {node: number for number, node in mapping.items()}
+
+
+def marks(figure):
+    return {patch.get_gid(): patch for patch in figure.axes[0].patches if str(patch.get_gid()).startswith("call-")}
+
+
+@pytest.mark.parametrize("side", ["local", "propagated"])
+def test_whole_model_paints_each_call_by_the_worst_that_any_tested_pattern_shows(tiny_study, side):
+    (graph,) = [graph for graph in tiny_study.graphs if graph.name == "tiny-residual"]
+    rows = tiny_study.judged
+    largest = rows.groupby(["pattern", "node"])[f"{side}_max_abs"].max()
+    expected = {}
+    for pattern in tiny_study.patterns:
+        if pattern.id in set(rows["pattern"]):
+            for places in occurrences(pattern, graph):
+                for node, call in places.items():
+                    expected.setdefault(call, []).append(float(largest[pattern.id, node]))
+    figure = sl.figures.whole_model(tiny_study, "tiny-residual", side)
+    found = marks(figure)
+    assert list(found) == [f"call-{number}" for number in range(len(graph.nodes))]
+    small = {name for name, mark in found.items() if mark.radius < found["call-1"].radius}
+    assert small == {f"call-{number}" for number in range(len(graph.nodes))} - {f"call-{call}" for call in expected}
+    # The same value has the same colour, and a larger one is darker; white is exactly 0.
+    shade = {max(values): grey(found[f"call-{call}"].get_facecolor()[:3]) for call, values in expected.items()}
+    assert [shade[value] for value in sorted(shade)] == sorted(shade.values(), reverse=True)
+    assert {value for value, lightness in shade.items() if lightness > 0.999} <= {0.0}
+    assert f"{len(expected)} of {len(graph.nodes)} calls" in " ".join(words(figure))
+
+
+def test_whole_model_names_the_apis_that_differ_most_and_marks_whom_the_evidence_accuses(tiny_study):
+    changed = Study(tiny_study.directory)
+    worst = tiny_study.judged["api"] == "batch_norm"
+    evidence = tiny_study.judged["evidence"].mask(worst, "suspect")
+    changed.__dict__["judged"] = tiny_study.judged.assign(
+        evidence=evidence, local_max_abs=tiny_study.judged["local_max_abs"].mask(worst, 0.25)
+    )
+    figure = sl.figures.whole_model(changed, "tiny-residual")
+    (graph,) = [graph for graph in changed.graphs if graph.name == "tiny-residual"]
+    square = {name for name, mark in marks(figure).items() if isinstance(mark, Rectangle)}
+    assert square and {graph.nodes[int(name.partition("-")[2])].api for name in square} == {"batch_norm"}
+    (line,) = [text for text in words(figure) if text.startswith("batch_norm: 0.25")]
+    assert f"at {len(square)} calls, first in " in line and "accused" in words(figure)
+
+
+def test_whole_model_of_what_is_not_there(tiny_study):
+    with pytest.raises(SortError, match="no model 'resnet'; valid: tiny-residual, tiny-transformer"):
+        sl.figures.whole_model(tiny_study, "resnet")
+    with pytest.raises(SortError, match="valid: local, propagated"):
+        sl.figures.whole_model(tiny_study, side="both")
+
+
+def test_columns_hold_every_layer_once_and_calls_do_not_touch(tiny_study):
+    figure = sl.figures.whole_model(tiny_study, "tiny-transformer")
+    circles = [mark for mark in marks(figure).values() if isinstance(mark, Circle)]
+    for number, one in enumerate(circles):
+        for other in circles[number + 1 :]:
+            (x0, y0), (x1, y1) = one.center, other.center
+            assert (x1 - x0) ** 2 + (y1 - y0) ** 2 >= (one.radius + other.radius) ** 2
+    page = figure.bbox
+    figure.draw_without_rendering()
+    for text in figure.axes[0].texts:
+        extent = text.get_window_extent()
+        assert page.x0 <= extent.x0 and extent.x1 <= page.x1 and page.y0 <= extent.y0 and extent.y1 <= page.y1
+
+
+def test_constants_stand_above_their_first_reader():
+    # 0 -> 1 -> 2 -> 3, and the constants 4 and 5 with 5 -> 4 -> 3: longest ways would put 5 beside 0.
+    assert _latest(6, [(0, 1), (1, 2), (2, 3), (4, 3), (5, 4)]) == [0, 1, 2, 3, 2, 1]
+
+
+# ---- APIs by platforms, and all calls at once ----
+
+
+def with_judged(study, **columns):
+    """The study with columns of its outcomes set by hand, judged without a run."""
+    study.__dict__["outcomes"] = study.__dict__["judged"] = study.all_outcomes.assign(**columns)
+    return study
+
+
+def cells(figure, table):
+    """(row, column) -> box of a heat table."""
+    return {tuple(map(int, name.split("-")[1:])): box for name, box in named(figure, Rectangle).items()
+            if str(name).startswith(table)}  # fmt: skip
+
+
+def test_heat_table_has_the_largest_difference_and_the_share_of_calls_with_other_bits(hand_study):
+    study = hand_study(["relu", "add", "add", "add", "div"], [], [ok(0.0), ok(0, 2e-3), ok(0, 1e-5), ok(0), ok(0)])
+    with_judged(study, local_differing=[0.0, 0.5, 0.1, 0.0, 0.0], status=["ok"] * 4 + ["exception"])
+    figure = figures.heat_table(study)
+    # Rows by difference: add (2e-3, two of three calls), relu (0, none); div has no value and no row.
+    assert {"__add__", "relu", "2.00e-03", "67%", "0", "0%", "cpu", "against cpu:baseline"} <= set(words(figure))
+    assert "div" not in words(figure)
+    largest = cells(figure, "largest")
+    assert set(largest) == {(0, 0), (1, 0)}
+    assert largest[0, 0].get_linewidth() > 1.5 > largest[1, 0].get_linewidth()  # beyond the threshold
+    assert grey(largest[0, 0].get_facecolor()[:3]) < grey(largest[1, 0].get_facecolor()[:3]) == pytest.approx(1)
+    share = cells(figure, "share")
+    assert (
+        grey(share[0, 0].get_facecolor()[:3]) < 0.6 and matplotlib.colors.to_hex(share[1, 0].get_facecolor()) == WHITE
+    )
+
+
+def test_heat_table_of_several_studies_leaves_a_cell_empty_where_nothing_ran(hand_study, tmp_path):
+    one = with_judged(hand_study(["relu", "add"], [], [ok(0, 1e-5), ok(0, 1e-6)]), local_differing=[1.0, 1.0])
+    other = Study(one.directory)
+    other.__dict__["outcomes"] = one.outcomes.iloc[:1].assign(local_max_abs=1e-4)
+    figure = figures.heat_table([one, other], ["seed 0", "seed 1"])
+    assert {"seed 0", "seed 1", "1.00e-04", "1.00e-05", "1.00e-06"} <= set(words(figure))
+    assert matplotlib.colors.to_hex(cells(figure, "largest")[1, 1].get_facecolor()) == WHITE
+    assert len([text for text in words(figure) if "e-0" in text and text[0].isdigit() and "." in text]) == 3
+    with pytest.raises(SortError, match="1 names for 2 studies"):
+        figures.heat_table([one, other], ["seed 0"])
+    with pytest.raises(SortError, match="valid: local, propagated"):
+        figures.heat_table(one, side="both")
+
+
+def test_shares_are_0_and_100_percent_only_exactly():
+    assert [_percent(share) for share in (0.0, 1e-4, 0.5, 0.9999, 1.0, float("nan"))] == [
+        "0%", "<1%", "50%", ">99%", "100%", ""]  # fmt: skip
+
+
+def points(axes):
+    """label -> [(x, y)] of the marks of a scatter."""
+    return {dots.get_label().partition(" (")[0]: [tuple(map(float, at)) for at in dots.get_offsets()]
+            for dots in axes.collections if dots.get_label()[0] != "_"}  # fmt: skip
+
+
+def test_error_by_magnitude_places_every_call_by_its_verdict(hand_study):
+    rows = [ok(1e-6), ok(0.0), ok(1e-2), ok(5e-4), ok(NAN)]
+    study = hand_study(["add"] * 5, [], rows)
+    low, high = [-10.0, 0.5, -1e3, 1.0, 1.0], [1.0, 1.0, 0.0, 100.0, 1.0]
+    verdicts = ["rounding", "identical", "amplified", "suspect", "unreached"]
+    with_judged(study, evidence=verdicts, reference_minimum=low, reference_maximum=high)
+    axes = figures.error_by_magnitude(study).axes[0]
+    found = points(axes)
+    zero = axes.get_yticks()[0]
+    # Places are decimal logarithms of the largest magnitude and of the difference.
+    assert found["explained by rounding"] == [(1.0, pytest.approx(-6)), (0.0, pytest.approx(zero))]
+    assert found["beyond the threshold, no call at fault"] == [(3.0, pytest.approx(-2))]
+    assert found["a platform is accused"] == [(2.0, pytest.approx(math.log10(5e-4)))]
+    (line,) = [line for line in axes.lines if line.get_linestyle() == "--"]
+    x, y = line.get_xdata(), line.get_ydata()
+    assert list(y - x) == pytest.approx([math.log10(2**-23)] * 2)  # a unit in the last place of a float32
+    assert {line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == ":"} == {-3}
+
+
+def test_error_by_magnitude_of_one_api_and_of_none(hand_study):
+    study = with_judged(hand_study(["add", "relu"], [], [ok(1e-6), ok(1e-6)]), evidence="rounding",
+                        reference_minimum=[1.0, 0.0], reference_maximum=[1.0, 0.0])  # fmt: skip
+    assert len(points(figures.error_by_magnitude(study, "add").axes[0])["explained by rounding"]) == 1
+    assert words(figures.error_by_magnitude(study, "relu")) == ["No call with a finite, non-zero output was run."]
+    with pytest.raises(SortError, match="API 'gelu' is in no executed case; there are: add, relu"):
+        figures.error_by_magnitude(study, "gelu")
+
+
+def bars(axes, colour):
+    """x of the centre -> height of the bars of one colour that are not empty."""
+    return {
+        round(bar.get_x() + bar.get_width() / 2, 1): bar.get_height()
+        for bar in axes.patches
+        if bar.get_height() and isinstance(bar, Rectangle) and matplotlib.colors.to_hex(bar.get_facecolor()) == colour
+    }
+
+
+def test_difference_histogram_counts_both_rules(hand_study):
+    rows = [ok(2e-6, 0.0), ok(2e-6, 0.0), ok(2e-3, 1e-6), ok(0.0, 0.0)]
+    study = with_judged(hand_study(["add"] * 4, [], rows), reference_ratio=[0.0, 0.2, 0.2, NAN],
+                        candidate_ratio=[0.2, 0.2, 40.0, NAN])  # fmt: skip
+    first, second = figures.difference_histogram(study).axes
+    # Half decades, the second series 0.1 to the right of their middle; exactly 0 stands below all of them.
+    propagated = bars(first, SINGLE_COLOUR)
+    assert propagated.pop(min(propagated)) == 1 and propagated == {-5.6: 2, -2.6: 1}
+    assert sorted(bars(first, SORT_COLOUR).values()) == [1, 3]
+    assert sorted(bars(second, SORT_COLOUR).values()) == [1, 2] and sorted(bars(second, SINGLE_COLOUR).values()) == [
+        1,
+        2,
+    ]
+    limits = [line.get_xdata()[0] for axes in (first, second) for line in axes.lines if line.get_linestyle() == ":"]
+    assert limits == [-3, 0]
+    assert {text.get_text() for text in first.texts + second.texts} == {"threshold 0.001", "rounding bound"}
+
+
+# ---- generated values ----
+
+
+def test_value_distributions_show_how_far_uniform_values_spread(tiny_study):
+    figure = figures.value_distributions(tiny_study, ["layer_norm"])
+    record = next(r for r in tiny_study.records if r.api == "layer_norm")
+    features = dict(record.tensors())["input",]
+    (text,) = [text.get_text() for text in figure.axes[0].texts]
+    stated = {line.split()[0]: float(line.split()[1]) for line in text.splitlines()[1:]}
+    assert stated["recorded"] == pytest.approx(features.std, rel=0.01)
+    assert stated["quantile"] == pytest.approx(features.std, rel=0.15)
+    assert stated["uniform"] == pytest.approx((features.maximum - features.minimum) / 12**0.5, rel=0.02)
+    for line in figure.axes[0].lines:
+        assert sum(line.get_ydata()) == pytest.approx(1, abs=0.01)  # shares of all values
+    assert figure.axes[0].get_title(loc="left") == "layer_norm: input"
+
+
+def test_value_distributions_take_the_most_frequent_apis_and_no_values_twice(tiny_study):
+    shown = [axes.get_title(loc="left") for axes in figures.value_distributions(tiny_study, count=3).axes]
+    assert len(shown) == len(set(shown)) == 3
+    with pytest.raises(SortError, match="API 'fold' has no record of a floating-point tensor; with one: "):
+        figures.value_distributions(tiny_study, ["fold"])
 
 
 # ---- patterns ----

@@ -1,5 +1,6 @@
 """The report: one file that opens without a network, says what was run and found, and escapes what it is given."""
 
+import json
 import shutil
 import subprocess
 from html.parser import HTMLParser
@@ -70,11 +71,43 @@ def test_the_report_loads_nothing_from_elsewhere(outline):
     assert "link" not in outline.tags and "iframe" not in outline.tags
 
 
-def test_links_lead_to_the_sections(outline):
-    anchors = outline.values("id")
-    assert len(anchors) == len(set(anchors))
-    assert [link[1:] for link in outline.values("href")] == anchors
-    assert anchors == ["run", "findings", "validity", "bugs", "interactions", "cases", "repeat", "left-out"]
+SECTIONS = ["run", "findings", "validity", "bugs", "interactions", "cases", "repeat", "left-out"]
+
+
+def test_links_lead_somewhere(outline, study):
+    anchors, links = outline.values("id"), [link[1:] for link in outline.values("href")]
+    assert len(anchors) == len(set(anchors)) and set(links) <= set(anchors)
+    assert links[: len(SECTIONS)] == SECTIONS == [anchor for anchor in anchors if anchor in SECTIONS]
+    # A finding whose worst case is drawn leads there.
+    drawn = {f"case-{case_id}" for case_id in interesting_cases(study)}
+    worst = {f"case-{case_id}" for case_id in study.findings["worst_case"]}
+    assert drawn <= set(anchors) and set(links) - set(SECTIONS) == drawn & worst
+
+
+def test_a_finding_carries_its_script_and_the_command_that_makes_one(study, tmp_path):
+    """A suspect by hand, with a script as ``sl.reproduce`` leaves it, and one without."""
+    copy = Study(shutil.copytree(study.directory, tmp_path / "copy"))
+    apis = ["batch_norm", "conv2d"]
+    judged = copy.judged.assign(evidence=copy.judged["evidence"].mask(copy.judged["api"].isin(apis), "suspect"))
+    copy.__dict__["judged"] = judged
+    made, *missing = copy.findings[copy.findings["verdict"] == "suspect"]["finding"]
+    script = copy.path("findings", f"{made}.py")
+    script.write_text("import torch\nprint('<b>')\n")
+    facts = {"state": "reproduces", "script": str(script), "case": "c", "node": 0}
+    script.with_suffix(".json").write_text(json.dumps(facts))
+    page = Outline(write_report(copy).read_text(encoding="utf-8"))
+    assert f"Script for finding {made}: findings/{made}.py (reproduces here)" in page.text
+    assert "import torch print('<b>')" in page.text
+    assert f"#finding-{made}" in page.values("href") and f"finding-{made}" in page.values("id")
+    assert missing and all(f"sortlib reproduce {copy.directory} {name} --minimize" in page.text for name in missing)
+    assert f"reproduce {copy.directory} {made} " not in page.text
+
+
+def test_figures_show_samplers_bounds_and_a_whole_model(outline):
+    described = " ".join(outline.values("alt"))
+    for said in ("the values that each sampler draws", "against the largest magnitude", "in units of the bound",
+                 "share of calls that differ", "Graph of a whole model"):  # fmt: skip
+        assert said in described
 
 
 def test_every_figure_has_a_description(outline):

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 
 import sortlib as sl
+from sortlib.checking import check_many
 from sortlib.errors import SortError
 from sortlib.features import measure
 from sortlib.generation import generate
@@ -268,6 +269,15 @@ def test_runs_and_executors_agree_in_all_but_times(monkeypatch):
     pd.testing.assert_frame_equal(again, first[first.case.isin([case.id for case in cases[:2]])])
 
 
+def test_equal_cases_of_one_campaign_do_not_share_what_they_exchange():
+    """Several are in flight at once; each of the five must give what one alone gives."""
+    entries = [("torch.nn.functional.gelu(x)", {"x": torch.linspace(-4, 4, 1000)})] * 5
+    found = [without_times(rows).drop(columns=["case"], errors="ignore") for rows in check_many(entries)]
+    assert [rows.status.tolist() for rows in found] == [["ok"]] * 5
+    for rows in found[1:]:
+        pd.testing.assert_frame_equal(rows, found[0])
+
+
 def test_unequal_inputs_are_an_error_and_not_a_finding():
     with pytest.raises(SortError, match="the two platforms drew different inputs"):
         run([chain(3)], "cpu", faulty(SORT_TEST_OTHER_INPUTS="1"), progress=False)
@@ -358,7 +368,8 @@ def test_tensors_travel_with_dtype_strides_and_bits(tmp_path):
 
 
 def test_a_shelf_gives_its_memory_to_the_next_case(tmp_path):
-    first = transport.claim(tmp_path, "a")
+    first = transport.claim(tmp_path)
+    assert transport.claim(tmp_path) != first, "equal cases of one campaign are in flight together"
     big, small = torch.randn(3 << 20), torch.randn(4, 6).t()  # 12 MB: the shelf has to grow
     shelf = transport.Shelf(first)
     forms = [shelf.save(tensor) for tensor in (small, big, torch.zeros(0, 3), small.bfloat16())]
@@ -368,12 +379,12 @@ def test_a_shelf_gives_its_memory_to_the_next_case(tmp_path):
     assert seen[1].data_ptr() % 64 == 0
     kept = transport.load_tensor(forms[0])
     transport.release(first)
-    second = transport.claim(tmp_path, "b")
+    second = transport.claim(tmp_path)
     assert not first.exists() and transport.Shelf(second).file == forms[0]["file"], "the same memory"
     form = transport.Shelf(second).save(small + 1)
     assert torch.equal(transport.load_tensor(form), small + 1) and torch.equal(kept, small)
     shutil.rmtree(second)
-    other = transport.Shelf(transport.claim(tmp_path, "c")).save(big)
+    other = transport.Shelf(transport.claim(tmp_path)).save(big)
     assert torch.equal(transport.load_tensor(other), big)
     assert form["file"] not in transport._maps or form["file"] == other["file"], "removed memory is let go"
 
@@ -384,7 +395,7 @@ def test_a_full_memory_is_an_error_and_not_a_signal(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
-        transport.Shelf(transport.claim(tmp_path, "a")).save(torch.ones(3))
+        transport.Shelf(transport.claim(tmp_path)).save(torch.ones(3))
 
 
 def test_features_of_both_sides_are_those_of_their_outputs():

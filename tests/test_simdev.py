@@ -429,19 +429,17 @@ def test_a_campaign_on_the_clean_device_finds_nothing(device):
 
 
 @built
-def test_a_campaign_finds_faults(device):
-    names = ("layer_norm-one-pass", "softmax-no-maximum", "linear-tf32", "gelu-tanh")
-    found = checked(f"simdev:{'+'.join(names[:3])}", *names)
+def test_a_campaign_finds_faults_and_survives_a_crash_and_a_hang(device):
+    # gelu has no fault here. The hang comes last: every call that kills a process costs the start of two more.
+    expected = {
+        "layer_norm-one-pass": "suspect", "softmax-no-maximum": "nan", "linear-tf32": "config",
+        "gelu-tanh": "identical", "conv2d-segfault": "crash", "relu-hang": "timeout",
+    }  # fmt: skip
+    injected = "+".join(name for name in expected if name != "gelu-tanh")
+    found = checked(f"simdev:{injected}", *expected, timeout=4)
     assert [(api, verdict) for api, verdict, _ in found] == [
-        ("layer_norm", "suspect"), ("softmax", "nan"), ("linear", "config"), ("gelu", "identical")]  # fmt: skip
-
-
-@built
-def test_a_crash_and_a_hang_are_real(device):
-    found = checked("simdev:conv2d-segfault+relu-hang", "conv2d-segfault", "relu-hang", "gelu-tanh", timeout=2)
-    assert [(api, verdict) for api, verdict, _ in found] == [
-        ("conv2d", "crash"), ("relu", "timeout"), ("gelu", "identical")]  # fmt: skip
-    assert "SIGSEGV" in found[0][2] and "no answer within 2 s" in found[1][2]
+        (FAULTS[name].api, verdict) for name, verdict in expected.items()]  # fmt: skip
+    assert "SIGSEGV" in found[4][2] and "no answer within 4 s" in found[5][2]
 
 
 @built

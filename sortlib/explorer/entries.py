@@ -25,6 +25,7 @@ class Entry:
     key : the case's id, or ``run-1``, ``run-2``, ... for those run in the explorer.
     number : which of its pattern's cases it is, in the order of generation.
     outcomes : DataFrame of ``sl.run``, a row per call.
+    table : the study's own thresholds for the rule of evidence, or None.
     """
 
     key: str
@@ -33,11 +34,12 @@ class Entry:
     outcomes: pd.DataFrame
     reference: str
     candidate: str
+    table: object = None
 
     def judged(self, threshold) -> pd.DataFrame:
         """The outcomes with both rules' verdicts and reasons."""
         paper = judge(self.outcomes, "paper", threshold)
-        evidence = judge(self.outcomes, "evidence", threshold)
+        evidence = judge(self.outcomes, "evidence", threshold, self.table)
         return self.outcomes.assign(
             paper=paper["verdict"], paper_reason=paper["reason"], evidence=evidence["verdict"].astype(str),
             reason=evidence["reason"],
@@ -81,6 +83,7 @@ class Entries:
 
     def __init__(self, study: Study, judged, order):
         self.study, self.judged, self.live, self._made = study, judged, {}, {}
+        self._table = study.config.table
         self._rows = {} if judged is None else judged.groupby("case", sort=False).indices
         self._numbers, self._cases, counts = {}, {}, {}
         for case in study.cases if study.stage("generate") else ():
@@ -103,7 +106,7 @@ class Entries:
         if key not in self._made:
             rows = self.judged.iloc[self._rows[key]]
             pair = rows["reference"].iloc[0], rows["candidate"].iloc[0]
-            self._made[key] = Entry(key, self._cases[key], self._numbers[key], rows, *pair)
+            self._made[key] = Entry(key, self._cases[key], self._numbers[key], rows, *pair, self._table)
         return self._made[key]
 
     def pattern_of(self, key) -> str:
@@ -119,7 +122,7 @@ class Entries:
     def add(self, case, number, outcomes, reference, candidate) -> Entry:
         """Keep a case that was run here, under a new key."""
         key = f"run-{len(self.live) + 1}"
-        self.live[key] = Entry(key, case, number, outcomes, reference, candidate)
+        self.live[key] = Entry(key, case, number, outcomes, reference, candidate, self._table)
         return self.live[key]
 
     def make(self, pattern_id, number, seed, sampler) -> TestCase:

@@ -31,6 +31,7 @@ MEANING = {  # of verdicts whose reason does not say it
     Verdict.NAN: "NaN or infinity where the other platform or float64 has a number",
     Verdict.UNCONFIRMED: "a crash or a timeout that did not come again in a fresh process",
     Verdict.CONFIG: "within the bound once reduced-precision arithmetic is off",
+    Verdict.SLOW: "right, but a hundred times slower than the other side, twice",
     Verdict.AMPLIFIED: "a difference that arrived was passed on or enlarged; on equal inputs the call only rounds",
     Verdict.RANDOM: "random numbers, which the platforms draw differently",
     Verdict.UNJUDGED: "no float64 reference or bound says who is wrong",

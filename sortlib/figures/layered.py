@@ -34,7 +34,7 @@ class Layout(NamedTuple):
     layers: tuple[tuple[int, ...], ...]
 
 
-def layout(nodes, edges, widths=None, bend_width=0.3, gap=0.4, step=1.0, sweeps=12) -> Layout:
+def layout(nodes, edges, widths=None, bend_width=0.3, gap=0.4, step=1.0, sweeps=12, ranks=None) -> Layout:
     """Place the nodes of an acyclic graph in layers along the flow of data.
 
     Parameters
@@ -46,6 +46,7 @@ def layout(nodes, edges, widths=None, bend_width=0.3, gap=0.4, step=1.0, sweeps=
     gap : free space between neighbours of a layer.
     step : distance of two layers.
     sweeps : passes of the ordering, upwards and downwards in turn.
+    ranks : layer of each node, larger than that of every node before it; ``longest_ways`` if not given.
 
     Raises
     ------
@@ -54,7 +55,7 @@ def layout(nodes, edges, widths=None, bend_width=0.3, gap=0.4, step=1.0, sweeps=
     """
     count = len(nodes)
     pairs = [(edge[0], edge[1]) for edge in edges]
-    rank = longest_ways(count, pairs)
+    rank = list(ranks) if ranks is not None else longest_ways(count, pairs)
     chains, segments = _bends(pairs, rank)
     size = [*(widths or [1.0] * count), *[bend_width] * (len(rank) - count)]
     above, below = _neighbours(len(rank), segments, count)

@@ -9,7 +9,7 @@ import numpy as np
 
 from sortlib.apis import paper_name
 from sortlib.drawing import SAMPLERS, draw
-from sortlib.errors import SortError
+from sortlib.errors import SortError, choices
 from sortlib.features import LEVELS, TensorFeatures
 from sortlib.figures.drawing import nothing
 from sortlib.figures.style import INK, SINGLE_COLOUR, SORT_COLOUR, StudyFigure, styled
@@ -50,9 +50,8 @@ def value_distributions(study, apis=None, count=6):
     else:
         missing = [api for api in apis if api not in found]
         if missing:
-            raise SortError(
-                f"{study.directory}: no record of API {missing[0]!r} has a floating-point tensor with quantiles"
-            )
+            said = f"API {missing[0]!r} has no record of a floating-point tensor; with one: {choices(found)}"
+            raise SortError(f"{study.directory}: {said}")
         chosen = list(apis)
     if not chosen:
         return nothing("No floating-point tensor was recorded.")
@@ -113,6 +112,7 @@ def _panel(axes, api, argument, features):
               va="top", fontsize=7, color=INK)  # fmt: skip
     axes.set_title(f"{paper_name(api)}: {argument}")
     axes.set_yscale("log")
+    axes.minorticks_off()
     axes.set_ylim(1e-4, 1.5)
     axes.set_xlabel("Value, other than 0" if features.zeros else "Value")
 

@@ -63,25 +63,34 @@ def whole_model(study, model="", side="local"):
     names = [graph.name for graph in study.graphs]
     if model and model not in names:
         raise SortError(f"{study.directory}: no model {model!r}; valid: {choices(names)}")
-    found = _occurrences(study)
-    number = names.index(model) if model else max(range(len(names)), key=lambda graph: (len(found[graph][0]), -graph))
-    nodes, edges = found[number]
+    tested = set(study.outcomes["pattern"])
+    number = names.index(model) if model else _most_tested(study, tested)
+    nodes, edges = _occurrences(study, tested, number)
     return _drawn(study, study.graphs[number], _seen(study, nodes, side), edges, side)
 
 
-def _occurrences(study):
-    """For each graph: {call: {(pattern, node)}} and the edges in occurrences of tested patterns.
+def _most_tested(study, tested) -> int:
+    """The graph with most calls in the occurrences that the study keeps, one for each pattern and graph."""
+    calls = [set() for _ in study.graphs]
+    for pattern in study.patterns:
+        for graph, nodes, _ in pattern.embeddings if pattern.id in tested else ():
+            calls[graph].update(nodes)
+    return max(range(len(calls)), key=lambda graph: (len(calls[graph]), -graph))
 
-    The study keeps one occurrence for each graph, so it is mined again, with the same settings and all of them.
+
+def _occurrences(study, tested, number):
+    """All occurrences of tested patterns in one graph: {call: {(pattern, node)}}, and their edges.
+
+    The study keeps one for each graph, so its graphs are mined again with the same settings; of a pattern with more
+    than 2,000 occurrences in a graph the miner gives a sample.
     """
-    tested = set(study.outcomes["pattern"])
-    found = [({}, set()) for _ in study.graphs]
+    calls, inside = {}, set()
     for pattern in mine(study.graphs, **study.config.mining.model_dump(), embeddings="all"):
-        for graph, nodes, edges in pattern.embeddings if pattern.id in tested else ():
+        for _, nodes, edges in pattern.embeddings.in_graph(number) if pattern.id in tested else ():
             for place, node in enumerate(nodes):
-                found[graph][0].setdefault(node, set()).add((pattern.id, place))
-            found[graph][1].update(edges)
-    return found
+                calls.setdefault(node, set()).add((pattern.id, place))
+            inside.update(edges)
+    return calls, inside
 
 
 def _seen(study, nodes, side) -> dict[int, Seen]:
@@ -153,21 +162,34 @@ def _placed(graph):
     All edges that leave a call share one line downwards, so that a concatenation of dozens of tensors stays narrow.
     """
     pairs = [(edge.src, edge.dst) for edge in graph.edges]
-    ranks = longest_ways(len(graph.nodes), pairs)
+    ranks = _latest(len(graph.nodes), pairs)
     last = list(ranks)
     for src, dst in pairs:
         last[src] = max(last[src], ranks[dst] - 1)
     line, segments, total = {}, [], len(graph.nodes)
     for node in range(len(graph.nodes)):
         line[node] = [node, *range(total, total + last[node] - ranks[node])]
+        ranks += range(ranks[node] + 1, last[node] + 1)
         total += last[node] - ranks[node]
         segments += zip(line[node], line[node][1:], strict=False)
     chains = [[*line[src][: ranks[dst] - ranks[src]], dst] for src, dst in pairs]
     segments += {(chain[-2], chain[-1]) for chain in chains}
     bends = total - len(graph.nodes)
     widths = [2 * _RADIUS] * len(graph.nodes) + [_BEND] * bends
-    placed = layout(range(total), sorted(segments), widths, _BEND, _GAP, _STEP)
-    return [x for x, _ in placed.positions], chains, longest_ways(total, segments)
+    placed = layout(range(total), sorted(segments), widths, _BEND, _GAP, _STEP, ranks=ranks)
+    return [x for x, _ in placed.positions], chains, ranks
+
+
+def _latest(count, pairs) -> list[int]:
+    """The layer of each call just above the first that reads it, so that constants stand where they are used."""
+    ranks = longest_ways(count, pairs)
+    readers = {}
+    for src, dst in pairs:
+        readers.setdefault(src, []).append(dst)
+    latest = list(ranks)
+    for node in sorted(readers, key=lambda node: -ranks[node]):  # what reads a call stands below it, and comes first
+        latest[node] = min(latest[dst] for dst in readers[node]) - 1
+    return latest
 
 
 def _columns(points, ranks):

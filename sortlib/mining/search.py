@@ -96,6 +96,10 @@ class Occurrences(Sequence):
             edges.extend(corpus.link_edges[first : first + count].tolist())
         return Embedding(int(corpus.node_graph[nodes[0]]), tuple(corpus.node_place[nodes].tolist()), tuple(edges))
 
+    def in_graph(self, graph: int) -> list[Embedding]:
+        """The embeddings in one graph, without making tuples of all others."""
+        return [self[int(k)] for k in np.flatnonzero(self._corpus.node_graph[self._rows[0]] == graph)]
+
     def __eq__(self, other):
         return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented
 

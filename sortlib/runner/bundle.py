@@ -111,17 +111,16 @@ def _answers(worker, cases, timeout, lowered):
     """(case, packed answers) in order; the worker runs ahead while files are written."""
     parts = ("plain", "lowered") if lowered else ("plain",)
     with exchange_folder() as folder, _ending(worker):
-        for part in parts:
-            (folder / part).mkdir()
 
         def ask(case):
-            answers = {}
+            answers, places = {}, {}
             for part in parts:
-                nodes, digest, once = reference_side(worker, case, folder / part, timeout, part == "lowered")
+                places[part] = claim(folder)
+                nodes, digest, once = reference_side(worker, case, places[part], timeout, part == "lowered")
                 answers[part] = {"nodes": nodes, "digest": digest, "unsteady": _death(once)}
             data = pack(answers)
-            for part in parts:
-                release(folder / part / case.id)
+            for place in places.values():
+                release(place)
             return data
 
         yield from _ahead(ask, cases)
@@ -321,10 +320,11 @@ def _compared(bundle, cases, candidate, timeout, lowered):
 
         def compare(case):
             try:
-                answer = bundle.answer(case, lowered, Shelf(claim(folder, case.id)).save)
+                place = claim(folder)
+                answer = bundle.answer(case, lowered, Shelf(place).save)
             except OSError as error:
                 raise SortError(f"case {case.id}: {folder} has no room for its tensors: {error.strerror}") from None
-            rows = candidate_side(worker, case, answer, folder, timeout, lowered)
+            rows = candidate_side(worker, case, answer, place, timeout, lowered)
             return complete_rows(case, rows, bundle.reference.name, candidate.name)
 
         for case, rows in _ahead(compare, cases):

@@ -141,8 +141,9 @@ def _pipeline(cases: Iterable, reference, candidate, timeout, versions):
         lowered = candidate.rounds_more_than(reference)
 
         def begin(case):
-            outcome = one.submit(reference_side, first, case, folder, timeout, lowered)
-            return case, two.submit(lambda: candidate_side(second, case, outcome.result(), folder, timeout, lowered))
+            place = claim(folder)
+            outcome = one.submit(reference_side, first, case, place, timeout, lowered)
+            return case, two.submit(lambda: candidate_side(second, case, outcome.result(), place, timeout, lowered))
 
         waiting, source = deque(), iter(cases)
         try:
@@ -204,23 +205,24 @@ def _last_call(place) -> int:
         return 0
 
 
-def reference_side(worker, case, folder, timeout, lowered):
+def reference_side(worker, case, place, timeout, lowered):
     """What the reference says of a case: its nodes by number (as text), the digest of the inputs, and the first
-    ``WorkerDied`` that was not confirmed. What it computed lies in ``folder / case.id``."""
-    target = claim(folder, case.id)
-    messages, ended, once = _ask(worker, timeout, "reference", case, target / "reference", folder=str(target),
-                                 lowered=lowered)  # fmt: skip
+    ``WorkerDied`` that was not confirmed. What it computed lies in ``place``, from ``claim``."""
+    # What is left out, the candidate's process can make up for where it has the same inputs.
+    quick = not lowered and worker.platform.precision is None
+    messages, ended, once = _ask(worker, timeout, "reference", case, place / "reference", folder=str(place),
+                                 lowered=lowered, quick=quick)  # fmt: skip
     nodes = {str(m["node"]): m for m in messages if "node" in m}
     # The candidate still runs a call that ended the reference, to see whether the other side ends as well.
     nodes |= {str(node): {"status": status, "error": text} for node, (status, text) in ended.items()}
     return nodes, next((m["digest"] for m in messages if "digest" in m), None), once
 
 
-def candidate_side(worker, case, outcome, folder, timeout, lowered):
-    """The rows of a case by node number; ``outcome`` is what ``reference_side`` returned."""
+def candidate_side(worker, case, outcome, place, timeout, lowered):
+    """The rows of a case by node number; ``outcome`` is what ``reference_side`` returned. Gives ``place`` back."""
     nodes, digest, unsteady = outcome
-    messages, ended, once = _ask(worker, timeout, "candidate", case, folder / case.id / "candidate", reference=nodes)
-    release(folder / case.id)
+    messages, ended, once = _ask(worker, timeout, "candidate", case, place / "candidate", reference=nodes)
+    release(place)
     other = next((m["digest"] for m in messages if "digest" in m), None)
     if digest and other and digest != other:
         raise SortError(f"case {case.id}: the two platforms drew different inputs ({digest}, {other}); "

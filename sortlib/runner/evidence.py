@@ -145,6 +145,13 @@ def errors(output: np.ndarray, right: Truth, limit, unit: float, step: float, la
     }  # fmt: skip
 
 
+def no_error(limit) -> dict:
+    """What ``errors`` returns for finite values that are the truth itself."""
+    quotient = None if limit is None else 0.0
+    return {"error": 0.0, "rms": 0.0, "ratio": quotient, "own_ratio": quotient, "lost": 0.0, "nan_wrong": 0.0,
+            "nan_missing": 0.0}  # fmt: skip
+
+
 def _quotient(error, terms, magnitude, extra, finite, unit, step) -> float:
     constant, slope, factor = terms
     allowed = constant * unit + step
@@ -171,9 +178,14 @@ class Truth:
         self.residual = None if residual is None else _plain(residual)
         self.base = None if base is None else _plain(base)
 
+    def whole(self, base):
+        """The truth as one float64 or complex128 array of the shape of ``base``, the reference's output."""
+        values = np.concatenate([right for *_, right in self.blocks(_plain(base))] or [np.empty(0)])
+        return (values.view(np.complex128) if base.dtype.kind == "c" else values).reshape(base.shape)
+
     def where(self, base, kept):
         """The truth with zero where ``kept``, of the shape of ``base``, is False."""
-        values = np.concatenate([right for *_, right in self.blocks(_plain(base))] or [np.empty(0)])
+        values = _plain(self.whole(base))
         kept = np.repeat(kept.reshape(-1), 2) if base.dtype.kind == "c" else kept.reshape(-1)
         return Truth(values=np.where(kept, values, 0.0))
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from sortlib.platform import worker_threads
 from sortlib.runner.campaign import candidate_side, complete_rows, reference_side
 from sortlib.runner.process import Worker
-from sortlib.runner.transport import exchange_folder, load_tensor, release
+from sortlib.runner.transport import claim, exchange_folder, load_tensor, release
 
 
 class Pair:
@@ -44,21 +44,23 @@ class Pair:
 
     def rows(self, case) -> list[dict]:
         """The rows of a case, one for each node, as a campaign makes them."""
-        outcome = self._reference(case)
-        rows = candidate_side(self._second, case, outcome, self.folder, self.timeout, self._lowered)
+        place = claim(self.folder)
+        outcome = self._reference(case, place)
+        rows = candidate_side(self._second, case, outcome, place, self.timeout, self._lowered)
         return complete_rows(case, rows, self.reference.name, self.candidate.name)
 
     def values(self, case) -> dict:
         """(node, output) -> CPU tensor that the reference platform computes."""
-        nodes = self._reference(case)[0]
+        place = claim(self.folder)
+        nodes = self._reference(case, place)[0]
         try:
-            return {(int(node), place): load_tensor(form) for node, given in nodes.items()
-                    for place, form in enumerate(given.get("outputs", ()))}  # fmt: skip
+            return {(int(node), output): load_tensor(form) for node, given in nodes.items()
+                    for output, form in enumerate(given.get("outputs", ()))}  # fmt: skip
         finally:
-            release(self.folder / case.id)
+            release(place)
 
-    def _reference(self, case):
-        return reference_side(self._first, case, self.folder, self.timeout, self._lowered)
+    def _reference(self, case, place):
+        return reference_side(self._first, case, place, self.timeout, self._lowered)
 
     @property
     def _lowered(self):

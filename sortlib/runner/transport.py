@@ -68,14 +68,13 @@ def _locked(file) -> bool:
     return True
 
 
-def claim(folder: Path, name: str) -> Path:
-    """A folder ``name`` for what one case exchanges; one that ``release`` left behind, if there is one."""
-    place = folder / name
+def claim(folder: Path) -> Path:
+    """A new folder for what one case exchanges, with memory that ``release`` left behind, if there is any."""
+    place = Path(tempfile.mkdtemp(prefix="case-", dir=folder))
     for used in folder.glob("free-*"):
         with contextlib.suppress(OSError):  # another thread was faster
             used.rename(place)
-            return place
-    place.mkdir(exist_ok=True)
+            break
     return place
 
 

@@ -138,10 +138,11 @@ class _Service:
         return {"torch": torch.__version__, "numpy": numpy.__version__, "device": name,
                 "threads": torch.get_num_threads(), "capability": torch.backends.cpu.get_cpu_capability()}  # fmt: skip
 
-    def reference(self, case, folder, lowered=False, skip=()):
+    def reference(self, case, folder, lowered=False, skip=(), quick=False):
         """Run a case's chain and save each call's outputs, float64 truth and error bound in ``folder``.
 
-        Calls in ``skip`` are left out, and those that need their outputs.
+        Calls in ``skip`` are left out, and those that need their outputs. ``quick`` leaves to the candidate's process
+        what few bounds need.
         """
         from sortlib.drawing import digest
         from sortlib.runner import bounds
@@ -166,7 +167,7 @@ class _Service:
                 self.report.send(node=position, error=f"{type(call.error).__name__}: {bounds.first_line(call.error)}")
                 continue
             with self.executor.exactly():
-                known = self._evidence(shelf, node, arguments, call, seed, lowered)
+                known = self._evidence(shelf, node, arguments, call, seed, lowered, quick)
             nan_inputs = any(_special(tensor, with_nan)[0] for tensor in _tensors(arguments))
             values = [a for a in arguments if a.name not in MASK_ARGUMENTS]
             inf_inputs = any(_special(tensor, with_nan)[1] for tensor in _tensors(values))
@@ -174,12 +175,12 @@ class _Service:
                              platform_dtype=self.executor.precision, **known)  # fmt: skip
             produced |= {(position, k): tensor for k, tensor in enumerate(call.outputs)}
 
-    def _evidence(self, shelf, node, arguments, call, seed, lowered):
+    def _evidence(self, shelf, node, arguments, call, seed, lowered, quick):
         from sortlib.runner import bounds
         from sortlib.runner.execution import figures
 
         outputs = [shelf.save(tensor) for tensor in call.outputs]
-        proof = bounds.prove(self.executor, node, arguments, call.outputs, seed, lowered)
+        proof = bounds.prove(self.executor, node, arguments, call.outputs, seed, lowered, quick)
         values = call.outputs if proof.compared is None else proof.compared
         rights = [None if right is None else _save_truth(right, ours, shelf.save)
                   for right, ours in zip(proof.truth, values, strict=True)]  # fmt: skip

@@ -17,13 +17,14 @@ from sortlib.tables.methods import METHODS, attempts, both_names, is_valid, meth
 from sortlib.tables.rq1 import invalid, message_kind, validity
 from sortlib.tables.rq2 import accusing, bugs, evidence_rule, paper_rule
 from sortlib.tables.rq3 import average_difference, involvement
+from sortlib.tables.rq4 import seeded_faults
 from sortlib.tables.subjects import campaign, models, patterns, records, statistics, support
 
 __all__ = [
     "ACCUSING", "METHODS", "NOTHING", "TABLES", "accuses", "accusing", "attempts", "average_difference", "both_names",
     "bugs", "campaign", "evidence_rule", "export", "gain_by_edge", "invalid", "involvement", "is_valid",
-    "local_and_propagated", "message_kind", "methods", "models", "paper_rule", "patterns", "records", "show",
-    "statistics", "support", "tested", "times", "validity", "write_all",
+    "local_and_propagated", "message_kind", "methods", "models", "paper_rule", "patterns", "records",
+    "seeded_faults", "show", "statistics", "support", "tested", "times", "validity", "write_all",
 ]  # fmt: skip
 
 TABLES = {
@@ -42,6 +43,7 @@ TABLES = {
     "involvement": involvement,
     "local_and_propagated": local_and_propagated,
     "gain_by_edge": gain_by_edge,
+    "seeded_faults": seeded_faults,
     "findings": lambda study: study.findings,
 }
 

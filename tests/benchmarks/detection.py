@@ -1,12 +1,18 @@
-"""What the rule of evidence finds of known faults, and what it accuses without any.
+"""What the rule of evidence finds of known faults, what it accuses without any, and what other methods find.
 
-The device ``simdev`` is given each of its built-in faults in turn. Cases of a study whose patterns hold the faulty API
-run on ``cpu`` against it, and so does the fault's own example, which has the special values that some faults need. Then
-all of them run against the device without a fault.
+    python tests/benchmarks/detection.py [--study quick] [--only faults rq4 clean10000] [--fault NAME ...]
 
-    python tests/benchmarks/detection.py [--study quick] [--cases 6] [--only FAULT ...] [--out rows.parquet]
+``faults``: the device ``simdev`` is given each of its built-in faults in turn. Cases of a study whose patterns hold the
+faulty API run on ``cpu`` against it, and so does the fault's own example, which has the special values that some faults
+need. Then all of them run against the device without a fault (``--cases 6``, ``--out rows.parquet``).
 
-Prints a JSON line for each fault and one for each figure.
+``rq4``: SORT, single-API and the published methods on the same faults and the same number of executed calls of each API
+(``--budget 60``); resumes in the study's folder ``rq4``.
+
+``clean10000``: new cases of the study's patterns, ``cpu`` against ``cpu:baseline`` and against the device without a
+fault, until 10,000 have run on each pair or the time is up (``--minutes``). Every suspect is printed.
+
+Prints a JSON line for each fault and one for each figure. Without ``--only`` all three run.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ import json
 import sys
 import time
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +32,7 @@ from sortlib.checking import _case
 from sortlib.generation import generate
 from sortlib.judging import RANK, judge
 from sortlib.mining import mine
-from sortlib.pipeline import study_with_cases
+from sortlib.pipeline import complete, open_study
 from sortlib.runner.campaign import campaign
 from sortlib.runner.transport import exchange_folder
 from sortlib.simdev.behaviour import EVERY
@@ -128,20 +135,12 @@ def report(found):
            "not: " + ", ".join(f["fault"] for f in found if f not in shown))  # fmt: skip
 
 
-def main():
-    """Run every campaign and print what was found."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--study", default="quick", help="a study's directory, or a bundled study to make first")
-    parser.add_argument("--cases", type=int, default=6, help="cases of the study for each fault")
-    parser.add_argument("--only", nargs="*", default=[], help="names of faults")
-    parser.add_argument("--out", help="Parquet file for all rows")
-    given = parser.parse_args()
-    warnings.filterwarnings("ignore")
+def known_faults(study, given):
+    """The part ``faults``."""
     import pandas as pd
 
-    source = Path("runs") / given.study
-    study = study_with_cases(source if (source / "manifest.json").is_file() else given.study, progress=False)
-    faults = [FAULTS[name] for name in given.only or FAULTS]
+    complete(study, "generate", progress=False)
+    faults = [FAULTS[name] for name in given.fault or FAULTS]
     usual = realistic(study, given.cases, [api for api in PAPER_APIS if api in {f.api for f in faults}])
     frames, found = [], []
     with exchange_folder() as folder:
@@ -166,6 +165,95 @@ def main():
     figure("false alarms of cpu against clean simdev", len(false), 0, not len(false), f"{len(clean)} calls; {texts}")
     if given.out:
         pd.concat([*frames, clean.assign(fault="")], ignore_index=True).to_parquet(given.out)
+
+
+def methods_compared(study, given):
+    """The part ``rq4``."""
+    from sortlib.seeded_faults import seeded_faults, summary
+
+    results = seeded_faults(study, given.fault or None, given.budget, progress=sys.stderr.isatty())
+    for row in results.to_dict("records"):
+        print(json.dumps(row), flush=True)
+    table = summary(results)
+    others = table[~((table["method"] == "SORT") & (table["rule"] == "evidence"))]
+    for row in table.to_dict("records"):
+        ours = row["method"] == "SORT" and row["rule"] == "evidence"
+        best = int(others["blamed"].max()) if ours else ""
+        note = (f"found {row['found']}, {row['alarms']} alarms on the clean device, {row['calls']} calls in "
+                f"{row['seconds']} s; budget {given.budget} calls for each API")  # fmt: skip
+        figure(f"RQ4 {row['method']} ({row['rule']}): blamed rightly, of {row['faults']} faults", row["blamed"], best,
+               row["blamed"] > best if ours else True, note)  # fmt: skip
+    for (method, api), reason in results.attrs["absent"].items():
+        print(json.dumps({"method": method, "api": api, "absent": reason}), flush=True)
+
+
+ROUND = 200  # cases that are made and run at one time
+
+
+def many_clean_cases(study, given):
+    """The part ``clean10000``."""
+    end = time.monotonic() + given.minutes * 60
+    done = {candidate: Counter() for candidate in ("cpu:baseline", "simdev")}
+    for number, cases in enumerate(_rounds(study, given.clean_cases)):
+        if number and time.monotonic() > end:
+            break
+        for candidate, counts in done.items():
+            rows = judged(cases, candidate, OTHERS)
+            counts.update(rows["verdict"])
+            counts["cases"] += len(cases)
+            # What is wrong on both sides alike accuses neither, and what both refuse is an invalid input.
+            alike = rows["local_differing"].eq(0) & rows["status"].eq("ok")
+            refused = rows["status"].eq("exception") & rows["side"].eq("both")
+            for row in accusations(rows[~alike & ~refused]).to_dict("records"):
+                counts["accused"] += 1
+                print(json.dumps({"candidate": candidate, **{name: row[name] for name in (
+                    "case", "pattern", "node", "api", "model", "verdict", "reason")}}), flush=True)  # fmt: skip
+            print(json.dumps({"candidate": candidate, "progress": dict(counts)}), flush=True)
+    for candidate, counts in done.items():
+        figure(f"suspects of cpu against {candidate} in {counts['cases']} cases of the study", counts["accused"], 0,
+               not counts["accused"] and counts["cases"] >= given.clean_cases,
+               f"{given.clean_cases} cases wanted; calls by verdict: {dict(counts)}")  # fmt: skip
+
+
+def _rounds(study, wanted):
+    """Lists of up to ``ROUND`` new cases of the study's patterns, each list from all sizes and APIs."""
+    settings, known = study.config.generation, set()
+    made, seed = 0, study.config.seed
+    while made < wanted:
+        seed += 1  # other joins and other values than the study's own
+        order = np.random.Generator(np.random.Philox(seed)).permutation(len(study.patterns))
+        patterns = [study.patterns[place] for place in order]
+        for start in range(0, len(patterns), ROUND):
+            cases = generate(patterns[start : start + ROUND], study.records, study.graphs, 1, seed, settings.sampler,
+                             settings.max_elements)  # fmt: skip
+            fresh = [case for case in cases if case.id not in known][: wanted - made]
+            known.update(case.id for case in fresh)
+            made += len(fresh)
+            if fresh:
+                yield fresh
+            if made >= wanted:
+                return
+
+
+PARTS = {"faults": known_faults, "rq4": methods_compared, "clean10000": many_clean_cases}
+
+
+def main():
+    """Run every campaign and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--study", default="quick", help="a study's directory, or a bundled study to make first")
+    parser.add_argument("--only", nargs="*", default=list(PARTS), choices=PARTS, help="parts to run")
+    parser.add_argument("--fault", nargs="*", default=[], choices=FAULTS, metavar="NAME", help="names of faults")
+    parser.add_argument("--cases", type=int, default=6, help="faults: cases of the study for each fault")
+    parser.add_argument("--out", help="faults: Parquet file for all rows")
+    parser.add_argument("--budget", type=int, default=60, help="rq4: executed calls of each method and API")
+    parser.add_argument("--clean-cases", type=int, default=10_000, help="clean10000: cases on each pair")
+    parser.add_argument("--minutes", type=float, default=600, help="clean10000: no new round after this time")
+    given = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    study = open_study(Path("runs") / given.study, "mine", given.study, progress=False)
+    for part in given.only:
+        PARTS[part](study, given)
     return 0
 
 
