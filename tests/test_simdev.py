@@ -1,5 +1,6 @@
 """The device simdev: a faithful PrivateUse1 device, and faults that change one API each."""
 
+import functools
 import io
 import os
 import signal
@@ -38,6 +39,21 @@ def no_fault_stays():
     simdev.clear()
 
 
+def in_a_fresh_process(test):
+    """Run a test with gradients apart: autograd counts devices once, and other tests of this process came earlier."""
+
+    @functools.wraps(test)
+    def wrapped(**fixtures):
+        if os.environ.get("SORTLIB_TEST_APART") == test.__name__:
+            return test(**fixtures)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{__file__}::{test.__name__}"]
+        environment = {**os.environ, "SORTLIB_TEST_APART": test.__name__}
+        made = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+        assert made.returncode == 0 and "1 passed" in made.stdout, made.stdout + made.stderr
+
+    return wrapped
+
+
 def drawn(*shape, seed=0):
     rng = np.random.Generator(np.random.Philox(seed))
     return torch.from_numpy(rng.standard_normal(shape).astype("f4"))
@@ -63,6 +79,22 @@ def equal(a, b):
 
 
 # ---- the device ----
+
+
+@built
+def test_loaded_after_a_backward_pass_it_says_what_does_not_work():
+    code = """
+import warnings, torch
+from sortlib import simdev
+torch.ones(1, requires_grad=True).sum().backward()
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    simdev.load()
+assert ["call simdev.load() first" in str(w.message) for w in said] == [True], said
+assert torch.ones(2, device="simdev").sum().item() == 2
+"""
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert made.returncode == 0, made.stderr
 
 
 @built
@@ -141,6 +173,7 @@ def test_tensors_of_two_devices_do_not_mix(device):
 
 
 @built
+@in_a_fresh_process
 def test_gradients_are_those_of_the_cpu(device):
     def gradients(where):
         torch.manual_seed(1)
@@ -306,6 +339,7 @@ def test_a_fault_is_met_on_every_way_to_the_api(device):
 
 
 @built
+@in_a_fresh_process
 def test_a_faulty_value_keeps_the_gradient_of_the_operator(device):
     x, w = drawn(4, 6), drawn(3, 6, seed=1)
 

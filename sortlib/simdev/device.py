@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
+import warnings
 
 import torch
 
@@ -29,6 +30,9 @@ class _Flags(types.ModuleType):
 @functools.cache
 def load():
     """Build the device if need be and register it as ``simdev``; later calls return at once.
+
+    Gradients on the device need this to come before the first backward pass of the process; a warning says where it
+    does not.
 
     Returns
     -------
@@ -55,7 +59,23 @@ def load():
     torch._register_device_module(NAME, module)
     sys.modules[f"torch.{NAME}"] = module
     torch.utils.generate_methods_for_privateuse1_backend()
+    _wake_autograd()
     return module
+
+
+def _wake_autograd():
+    """Let autograd make its queue for the device, and say so where it cannot.
+
+    PyTorch counts the devices at the first backward pass of a process, and those that come later get no queue.
+    """
+    try:
+        with torch.enable_grad():
+            torch.ones(1, device=NAME, requires_grad=True).sum().backward()
+    except RuntimeError as error:
+        if "device_ready_queues_" not in str(error):
+            raise
+        warnings.warn("a backward pass ran before simdev was loaded, so autograd does not know the device in this "
+                      "process: call simdev.load() first", stacklevel=3)  # fmt: skip
 
 
 def _module():
