@@ -105,7 +105,10 @@ class Producers:
         made = self._objects.get(id(tensor))
         if made is None:
             held, memory = self._held.get(id(tensor), (None, None))
-            if held is tensor and not memory.writes:
+            if held is tensor:
+                if not memory.writes:
+                    return None
+            elif type(tensor) is torch.nn.Parameter and self._hold(tensor):
                 return None
         if made is not None and made.reference() is not tensor:  # the id of a dead object was given to another
             made = None
@@ -119,11 +122,17 @@ class Producers:
                     return Source(write.node, write.output, True)
         if made is not None:
             return Source(made.node, made.output, False)
-        if memory is None or memory.maker:
-            return None if memory is None else Source(*memory.maker, True)
-        if isinstance(tensor, torch.nn.Parameter):
-            self._held[id(tensor)] = (tensor, memory)
-        return None
+        return Source(*memory.maker, True) if memory is not None and memory.maker else None
+
+    def _hold(self, tensor) -> bool:
+        """Keep a parameter whose memory is met here first; it lives on anyway, and most have no other way to be met."""
+        key = _key(tensor)
+        if key is None or key in self._memories:
+            return False
+        # The storage itself, not a weak reference, which costs more than all the rest of this.
+        memory = self._memories[key] = Memory(_inner(tensor).untyped_storage())
+        self._held[id(tensor)] = (tensor, memory)
+        return True
 
     def memory(self, tensor, maker=None) -> Memory | None:
         """The record of the tensor's storage; ``maker`` is taken where it is met for the first time."""
@@ -148,6 +157,14 @@ class Producers:
             else:
                 alive.append((key, memory))
         self._passing, self._limit = alive, 8 + 2 * len(alive)
+
+
+def versions_of(tensors) -> list:
+    """``version`` of the tensors of (path, tensor) pairs."""
+    try:
+        return [tensor._version for _, tensor in tensors]
+    except RuntimeError:  # an inference tensor among them
+        return [version(tensor) for _, tensor in tensors]
 
 
 def version(tensor) -> int | None:

@@ -16,7 +16,7 @@ from sortlib import apis
 from sortlib.evidence import Digest, Keeper, form
 from sortlib.features import CallRecord, TensorFeatures, map_tensors, plain
 from sortlib.graph import ApiGraph, Edge, Node, Wire
-from sortlib.producers import Producers, version
+from sortlib.producers import Producers, versions_of
 from sortlib.readings import Readings
 
 # Calls after which code outside PyTorch may write into a tensor's memory.
@@ -140,7 +140,7 @@ class Recorder(TorchFunctionMode):
         else:
             bound = pending = ()
         slots = self.gradients.read(tensors) if self.gradients else ()
-        versions = [version(tensor) for _, tensor in tensors]
+        versions = versions_of(tensors)
         try:
             result = func(*args, **kwargs)
         except Exception as error:
@@ -150,7 +150,12 @@ class Recorder(TorchFunctionMode):
         if names or plan.form_only:
             written = [tensor for path, tensor in tensors if path[0] in names]
         else:  # whose count of writes has grown
-            written = [t for (_, t), before in zip(tensors, versions, strict=True) if before != version(t)]
+            after = versions_of(tensors)
+            written = (
+                []
+                if after == versions
+                else [t for (_, t), old, new in zip(tensors, versions, after, strict=True) if old != new]
+            )
         if not outputs and result is None:
             outputs = written  # for example __setitem__, which returns nothing
         if not outputs:
