@@ -65,7 +65,7 @@ def evidence_rule(study, apis=None) -> pd.DataFrame:
     both sides refuse with an exception is an invalid input (RQ1) and accuses neither.
     """
     wanted = wanted_apis(study, apis)
-    table, missing = frame(wanted), {}
+    table, columns, missing = frame(wanted), {}, {}
     for method in methods(study):
         rows = attempts(method.judged(study))
         rows = rows[rows["api"].isin(wanted)]
@@ -74,10 +74,11 @@ def evidence_rule(study, apis=None) -> pd.DataFrame:
         for verdict in Verdict:
             if verdict != Verdict.UNREACHED:
                 cells = {api: int(counts.get((api, str(verdict)), 0)) for api in seen}
-                table[f"{method.key}_evidence_{verdict}"] = with_total(table["api"], cells)
+                columns[f"{method.key}_evidence_{verdict}"] = with_total(table["api"], cells)
         accused = findings_of(rows[accuses(rows)].rename(columns={"evidence": "verdict"}))["api"].value_counts()
-        table[f"{method.key}_evidence_findings"] = with_total(
+        columns[f"{method.key}_evidence_findings"] = with_total(
             table["api"], {api: int(accused.get(api, 0)) for api in seen}
         )
         missing[method] = [api for api in wanted if api not in seen]
-    return noted(table.copy(), absences(study, missing))
+    table = pd.concat([table, pd.DataFrame(columns)], axis=1)  # at once: there are hundreds of columns
+    return noted(table, absences(study, missing))
