@@ -31,7 +31,7 @@ PAPER_THRESHOLD = 1e-3
 # one through float64 allows 2 to 10 times (torch._dynamo.utils.same); maintainers close reports below that.
 CLEARLY_WORSE = 8.0
 # What conditioning excuses is computed where an error is more than this share of the rounding of the result alone; the
-# rest lies within the bound in any case, so that no tolerance may allow less than this share of it.
+# rest lies within the bound in any case, unless a tolerance allows less than this share of it.
 NEAR = 0.5
 # Where both sides lie within what conditioning excuses, the ratio must also be no accident of few samples: it grows
 # by FEW / n below FEW independent values (rows of a layer norm, channels of a batch norm). The largest of n
@@ -257,7 +257,9 @@ def _check(row, where):
     if not limits:
         raise SortError(f"{where}: sets nothing; give {choices(Limit._fields)}")
     for name in limits:
-        least = {"bounds": NEAR, "ulp": 0, "clearly_worse": 1}[name]
+        least = {"bounds": 0, "ulp": 0, "clearly_worse": 1}[name]
         value = row[name]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
-            raise SortError(f"{where}: {name}: must be a number from {least} on, not {value!r}")
+        wrong = isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf")
+        if wrong or (name == "bounds" and value == 0):
+            valid = "above 0" if name == "bounds" else f"from {least} on"
+            raise SortError(f"{where}: {name}: must be a number {valid}, not {value!r}")

@@ -332,7 +332,7 @@ def test_own_thresholds_change_verdicts(tmp_path):
         ("- {api: a, family: sum, bounds: 2, source: a}", "row 1: needs either api or family"),
         ("- {api: a, bounds: 2}", "row 1: needs a source"),
         ("- {api: a, source: b}", "row 1: sets nothing; give bounds, clearly_worse, ulp"),
-        ("- {api: a, bounds: 0, source: b}", "row 1: bounds: must be a number from 0.5 on, not 0"),
+        ("- {api: a, bounds: 0, source: b}", "row 1: bounds: must be a number above 0, not 0"),
         ("- {api: a, ulp: many, source: b}", "row 1: ulp: must be a number from 0 on, not 'many'"),
         ("- {api: a, dtype: float31, ulp: 1, source: b}", "row 1: no floating-point dtype 'float31'; valid: bfloat16"),
         ("- {api: a, colour: 1, source: b}", "row 1: unknown key 'colour'; valid: api, bounds"),
