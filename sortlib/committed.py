@@ -27,7 +27,7 @@ KERNEL = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-_COLOURS, _WIDEST = 32, 1200  # colours and pixels of a kept picture; the figures are flat, so that few are enough
+_COLOURS, _WIDEST = 64, 1200  # colours and pixels of a kept picture; the figures are flat, so that few are enough
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _OF_A_MACHINE = {
     "an absolute path": r"(?<![\w.])/(?:home|Users|root|tmp|usr|opt|var|mnt|private)/|site-packages|[A-Z]:\\\\\w"
@@ -101,7 +101,8 @@ def _palette(encoded) -> str:
     picture, buffer = Image.open(io.BytesIO(base64.b64decode(encoded))).convert("RGB"), io.BytesIO()
     if picture.width > _WIDEST:
         picture = picture.resize((_WIDEST, round(picture.height * _WIDEST / picture.width)), Image.Resampling.LANCZOS)
-    picture.quantize(_COLOURS).save(buffer, "PNG", optimize=True)
+    # Colours that cover the range: by frequency, a small red patch would become brown.
+    picture.quantize(_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
     return base64.b64encode(buffer.getvalue()).decode()
 
 

@@ -77,21 +77,30 @@ def arguments(records) -> pd.DataFrame:
     ----------
     records : a ``CallRecord`` or several.
     """
-    rows = []
-    for number, record in enumerate([records] if isinstance(records, CallRecord) else records):
-        tensors = dict(record.tensors())
-        rows += [_tensor_row(number, record, ".".join(map(str, path)), f) for path, f in tensors.items()]
-        held = {path[0] for path in tensors}
-        rows += [{"node": number, "api": record.api, "argument": argument.name, "value": repr(argument.value)}
-                 for argument in record.arguments if argument.name not in held]  # fmt: skip
-        rows += [_tensor_row(number, record, f"output {k}", f) for k, f in enumerate(record.outputs)]
-    columns = ["node", "api", "argument", "dtype", "shape", "minimum", "maximum", "mean", "std", "zeros", "value"]
-    return table_of(rows, columns).astype(object).fillna("")
+    several = [records] if isinstance(records, CallRecord) else records
+    rows = [{"node": number, "api": record.api, **row}
+            for number, record in enumerate(several) for row in argument_rows(record)]  # fmt: skip
+    return table_of(rows, ["node", "api", *ARGUMENT_COLUMNS]).astype(object).fillna("")
 
 
-def _tensor_row(number, record, name, features):
+ARGUMENT_COLUMNS = ("argument", "dtype", "shape", "minimum", "maximum", "mean", "std", "zeros", "value")
+
+
+def argument_rows(record: CallRecord) -> list[dict]:
+    """What was recorded of each argument and output of a call; a row has the ``ARGUMENT_COLUMNS`` that it needs."""
+    tensors = dict(record.tensors())
+    held = {path[0] for path in tensors}
+    others = [argument for argument in record.arguments if argument.name not in held]
+    return [
+        *(_tensor_row(".".join(map(str, path)), features) for path, features in tensors.items()),
+        *({"argument": argument.name, "value": repr(argument.value)} for argument in others),
+        *(_tensor_row(f"output {number}", features) for number, features in enumerate(record.outputs)),
+    ]
+
+
+def _tensor_row(name, features):
     values = {key: getattr(features, key) for key in ("dtype", "minimum", "maximum", "mean", "std", "zeros")}
-    return {"node": number, "api": record.api, "argument": name, "shape": str(list(features.shape)), **values}
+    return {"argument": name, "shape": str(list(features.shape)), **values}
 
 
 def cases(study) -> pd.DataFrame:

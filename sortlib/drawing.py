@@ -124,7 +124,7 @@ def _levels(size):
     return segments
 
 
-@lru_cache(64)
+@lru_cache(256)  # some 40 MB
 def _table(quantiles, zeros, kind, fine, integral, ends, size):
     """The inverse of the recorded distribution function at ``size`` evenly spaced levels, zeros included."""
     values = np.empty(size)

@@ -31,7 +31,8 @@ class CaseNode:
 
     ``arguments`` holds (name, value, kind) in the form of ``features.encode``: tensors from inside the pattern are
     ``{"$from": [node, output]}``, tensors to be drawn ``{"$draw": [stream, features]}``; equal streams are one tensor.
-    With ``backward`` the gradients of its floating-point inputs are judged like further outputs.
+    With ``backward`` the gradients of its floating-point inputs are judged like further outputs, except of those in
+    ``frozen`` (names as in ``input`` or ``tensors.0``), which wanted none when the call was recorded.
     """
 
     api: str
@@ -43,6 +44,7 @@ class CaseNode:
     inplace: bool = False
     random: bool = False
     backward: bool = False
+    frozen: list = field(default_factory=list)
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,6 +107,7 @@ def generate(
     sampler: str = "quantile",
     max_elements: int | None = None,
     progress=None,
+    backward: bool = False,
 ) -> CaseList:
     """Join records into cases.
 
@@ -117,6 +120,9 @@ def generate(
     sampler : a key of ``drawing.SAMPLERS``.
     max_elements : leave out calls with a tensor larger than this (off by default); what that costs is in ``skipped``.
     progress : called with 1 after each pattern.
+    backward : run every call forward and backward, and judge the gradients of its own inputs too (see
+        ``runner.backward``). Parameters and buffers want a gradient as they were recorded; so does everything where the
+        model was traced with gradients, and else every other input does, as it would in training.
 
     Returns
     -------
@@ -136,7 +142,7 @@ def generate(
     index = RecordIndex(records, max_elements)
     cases, skipped = CaseList(left_out=index.left_out), {}
     for pattern in patterns:
-        made, reason = _cases_of(pattern, index, names, per_pattern, seed, sampler)
+        made, reason = _cases_of(pattern, index, names, per_pattern, seed, sampler, backward)
         cases.extend(made)
         if not made:
             skipped[pattern.id] = reason
@@ -245,7 +251,7 @@ class _Join:
     output: int
 
 
-def _cases_of(pattern, index, names, count, seed, sampler):
+def _cases_of(pattern, index, names, count, seed, sampler, backward):
     joins = []
     for src, dst, argument in pattern.edges:
         label = _LABEL.match(argument)
@@ -260,7 +266,7 @@ def _cases_of(pattern, index, names, count, seed, sampler):
     for number in range(count):
         rng = np.random.Generator(np.random.Philox(_integer(f"{seed}/{pattern.id}/{number}")))
         chosen = _join(pattern, joins, index, rng) or witnesses[int(rng.integers(len(witnesses)))]
-        made.append(_build(pattern, joins, chosen, seed, sampler, number))
+        made.append(_build(pattern, joins, chosen, seed, sampler, number, backward))
     return made, ""
 
 
@@ -360,16 +366,25 @@ def _wiring(node, joins, records):
     return None if paths is None else dict(zip(paths, incoming, strict=True))
 
 
-def _build(pattern, joins, records, seed, sampler, number):
+def _build(pattern, joins, records, seed, sampler, number, backward):
     order = _order(pattern)
     place = {node: position for position, node in enumerate(order)}
     nodes = []
     for node in order:
         wired = {path: [place[j.src], j.output] for path, j in _wiring(node, joins, records).items()}
-        nodes.append(_case_node(records[node], wired, place[node]))
+        made = _case_node(records[node], wired, place[node])
+        nodes.append(replace(made, backward=True, frozen=_frozen(records[node])) if backward else made)
     edges = tuple((place[j.src], place[j.dst], e.argument) for j, e in zip(joins, pattern.edges, strict=True))
-    identity = json.dumps([pattern.id, [[n.target, n.arguments] for n in nodes], seed, sampler, number])
+    identity = json.dumps([pattern.id, [[n.target, n.arguments] for n in nodes], seed, sampler, number,
+                           *([[n.frozen for n in nodes]] if backward else [])])  # fmt: skip
     return TestCase(hashlib.sha256(identity.encode()).hexdigest()[:16], pattern.id, tuple(nodes), edges, seed, sampler)
+
+
+def _frozen(record) -> list:
+    """Names of the operands that want no gradient."""
+    with_gradients = any(output.requires_grad for output in record.outputs)
+    return [".".join(map(str, path)) for path, features in record.tensors()
+            if not features.requires_grad and (with_gradients or features.role in ("parameter", "buffer"))]  # fmt: skip
 
 
 def _case_node(record, wired, position):
@@ -396,7 +411,7 @@ def _case_node(record, wired, position):
 
 def tensor_forms(form, name):
     """(place, form) of every tensor of an argument in the form of a case."""
-    if isinstance(form, dict) and ("$from" in form or "$draw" in form):
+    if isinstance(form, dict) and ("$from" in form or "$draw" in form or "$load" in form):
         yield name, form
     elif isinstance(form, dict):
         for key, value in form.items():

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from sortlib.errors import SortError, choices
 from sortlib.judging import RANK, Verdict
+from sortlib.thresholds import SIGMAS
 
 SIDES = ("reference", "candidate")
 # Verdicts that accuse a platform; the others explain a difference.
@@ -27,10 +28,10 @@ class Cause:
 
     Attributes
     ----------
-    kind : ``accuracy``, ``values`` (whole numbers or booleans differ), ``form`` (another shape or dtype), ``nan``,
-        ``infinity``, ``exception``, ``crash``, ``hang``, ``unconfirmed crash`` or ``unconfirmed hang``, ``slow``,
-        ``config``, ``difference`` (beyond the paper's threshold, or without a float64 reference), or empty where
-        nothing accuses a platform.
+    kind : ``accuracy``, ``values`` (whole numbers or booleans differ), ``share`` (a dropout drops another share than
+        p), ``form`` (another shape or dtype), ``nan``, ``infinity``, ``exception``, ``crash``, ``hang``,
+        ``unconfirmed crash`` or ``unconfirmed hang``, ``slow``, ``config``, ``difference`` (beyond the paper's
+        threshold, or without a float64 reference), or empty where nothing accuses a platform.
     side : ``reference``, ``candidate``, ``both``, or empty where nobody is accused.
     detail : the type of an exception, or the signal that ended a process.
     """
@@ -65,6 +66,9 @@ def cause_of(row, rule: str = "evidence") -> Cause:
     if verdict == Verdict.NAN:
         return _non_finite(row, "local")
     if verdict == Verdict.SUSPECT:
+        sigmas = {side: _number(row, f"{side}_drop_sigmas") or 0.0 for side in SIDES}
+        if max(sigmas.values()) > SIGMAS:
+            return Cause("share", max(SIDES, key=sigmas.get))
         errors = [_number(row, f"{side}_error") for side in SIDES]
         if None in errors or _number(row, "candidate_ratio") is None:
             return Cause("values", "candidate")

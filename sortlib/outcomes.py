@@ -19,7 +19,8 @@ from sortlib.runner.progress import Progress
 FLUSH_SECONDS = 15  # a journal becomes a part after this time
 
 
-def run_missing(folder, cases, reference, candidate, timeout, label, unit="case", progress=True, executor=None):
+def run_missing(folder, cases, reference, candidate, timeout, label, unit="case", progress=True, executor=None,
+                spent=None):  # fmt: skip
     """Run those of the cases that ``folder`` holds no rows of, and write their rows there.
 
     Parameters
@@ -27,6 +28,7 @@ def run_missing(folder, cases, reference, candidate, timeout, label, unit="case"
     folder : of the parts; made where it is missing.
     label, unit : text of the progress bar.
     executor : any ``concurrent.futures.Executor``, as in ``sl.run``; None works here.
+    spent : called with each case and the seconds since the one before was complete.
 
     Returns
     -------
@@ -48,10 +50,15 @@ def run_missing(folder, cases, reference, candidate, timeout, label, unit="case"
         if not pending:
             return None
         with Progress(len(cases), len(cases) - len(pending), label, unit, progress) as bar:
+            since = time.monotonic()
             try:
                 for case, rows in campaign(pending, reference, candidate, timeout, executor, versions):
                     parts.add(case.id, rows)
                     bar.add(rows)
+                    if spent:
+                        now = time.monotonic()
+                        spent(case, now - since)
+                        since = now
             except SortError:
                 parts.close()  # the journal holds what is complete
                 raise

@@ -13,6 +13,7 @@ import numbers
 from sortlib.figures.style import to_svg
 
 _LONG = 28  # characters of a cell above which a column may wrap
+_ONE_PAGE = 24  # rows of a table that is printed on one page
 
 
 def text(value) -> str:
@@ -127,7 +128,8 @@ def table(frame, caption="", headings=None, groups=None, notes=None, links=None)
     foot = element("tfoot", "".join(_row(row, kinds, leading) for row in total)) if total else ""
     whole = element("caption", text(caption)) if caption else ""
     whole += element("thead", head) + element("tbody", body) + foot
-    return element("div", element("table", whole), class_="scroll", tabindex="0") + bullets(notes)
+    look = "scroll" if len(frame) > _ONE_PAGE else "scroll one-page"
+    return element("div", element("table", whole), class_=look, tabindex="0") + bullets(notes)
 
 
 def _kind(values) -> str:
@@ -207,12 +209,13 @@ a { color: var(--accent); }
 table { border-collapse: collapse; font-size: .86rem; }
 caption { text-align: left; font-weight: 600; padding: .2rem .5rem .3rem 0; }
 th, td { padding: .2rem .6rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--rule); }
-.long { overflow-wrap: anywhere; }
+.long { overflow-wrap: anywhere; min-width: 14em; }
 .short { white-space: nowrap; }
 th { vertical-align: bottom; border-bottom: 1px solid var(--ink); }
 .groups th { text-align: left; border-left: 1px solid var(--rule); border-bottom-color: var(--rule); }
 .groups td { border: 0; }
-.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.number { white-space: nowrap; }
 th span { cursor: pointer; }
 th span:hover { text-decoration: underline; }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
@@ -240,18 +243,23 @@ summary { cursor: pointer; font-weight: 600; }
   body { font-size: 10pt; padding: 0; max-width: none; }
   nav, .screen { display: none; }
   a { color: inherit; text-decoration: none; }
+  section + section { break-before: page; }
+  section + section h2 { margin-top: 0; }
   h2, h3, h2 + p, caption, thead, summary { break-after: avoid; }
   p { orphans: 3; widows: 3; }
-  figure, .pair, tr, dl { break-inside: avoid; }
+  figure, .pair, tr, dl, pre, .one-page { break-inside: avoid; }
   tbody tr:nth-child(-n+3) { break-before: avoid; }
   figure img, .pair img, .wide img { max-height: 230mm; max-width: 100%; width: auto; }
   thead { display: table-header-group; }
   tfoot { display: table-row-group; }
   .scroll, pre { overflow: visible; }
   pre { white-space: pre-wrap; }
-  table { font-size: 7.5pt; }
-  th, td { padding: .1rem .3rem; }
-  .long { overflow-wrap: break-word; min-width: 9em; }
+  table { font-size: 7pt; }
+  th, td { padding: .1rem .2rem; }
+  .long { min-width: 7em; }
+  .case table { font-size: 6.5pt; }
+  .case :is(th, td) { padding: .1rem .12rem; }
+  .case .long { min-width: 6em; }
   .pair:has(> .case) { display: block; break-inside: auto; }
   .case + .case { margin-top: 2rem; }
 }

@@ -5,14 +5,17 @@ from __future__ import annotations
 import gc
 import hashlib
 import importlib.util
+import time
 from collections import Counter
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 from tqdm.auto import tqdm
 
+from sortlib.apis import PAPER_APIS
 from sortlib.baselines import stage as baselines
-from sortlib.baselines.single_api import single_api_patterns
+from sortlib.baselines.single_api import is_single, single_api_patterns
 from sortlib.errors import SortError
 from sortlib.generation import generate
 from sortlib.mining import mine
@@ -22,6 +25,7 @@ from sortlib.study import Study, StudyConfig, fingerprint, load_config
 from sortlib.tracing import Tracer
 from sortlib.zoo import load_zoo, prepare
 
+SORT = "sort"  # among the times of the manifest
 STAGES = ("trace", "mine", "generate", "run", "tables")
 
 
@@ -185,19 +189,48 @@ def _generate_cases(study, progress):
     if study.stage("generate").get("fingerprint") == mark and study.holds("cases.parquet"):
         return
     chosen = spread(study.patterns, settings.max_patterns)
-    options = {"seed": seed, "sampler": settings.sampler, "max_elements": settings.max_elements}
+    options = {"seed": seed, "sampler": settings.sampler, "max_elements": settings.max_elements,
+               "backward": settings.backward}  # fmt: skip
     tested = sorted({api for pattern in chosen for api in pattern.nodes}) if ablation else []
     singles = single_api_patterns(study.graphs, tested)
+    start = time.monotonic()
     with tqdm(total=len(chosen) + len(singles), desc="generate", unit="pattern", disable=not progress) as bar:
         sort = generate(chosen, study.records, study.graphs, settings.per_pattern, progress=bar.update, **options)
-        single = generate(singles, study.records, study.graphs, settings.inputs_per_api, progress=bar.update, **options)
-    study.save_cases([*sort, *single])
+        further = _further_cases(study, sort, chosen, options)
+        between = time.monotonic()
+        single = generate(singles, study.records, study.graphs, settings.budget, progress=bar.update, **options)
+    study.save_cases([*sort, *further, *single])
+    study.spent(SORT, generate=between - start)
+    if ablation:
+        study.spent(baselines.SINGLE, generate=time.monotonic() - between)
     study.note(
         "generate", fingerprint=mark, patterns_mined=len(study.patterns), patterns_tested=len(chosen),
-        cases=len(sort), single_api_cases=len(single), without_case={**sort.skipped, **single.skipped},
+        cases=len(sort) + len(further), further_cases=len(further), single_api_cases=len(single),
+        without_case={**sort.skipped, **single.skipped},
         records_left_out=dict(sort.left_out),
     )  # fmt: skip
     study.forget("cases")
+
+
+def _further_cases(study, cases, patterns, options) -> list:
+    """Cases beyond ``per_pattern``, of patterns that hold an API of the paper which would get less than the budget."""
+    settings = study.config.generation
+    calls = Counter(node.api for case in cases for node in case.nodes)
+    usable = {case.pattern for case in cases}
+    usable = [pattern for pattern in patterns if pattern.id in usable]
+    counts = Counter()
+    for api in sorted(PAPER_APIS, key=lambda api: (calls[api], api)):
+        holding = cycle([pattern for pattern in usable if api in pattern.nodes])
+        while calls[api] < settings.budget and (pattern := next(holding, None)):
+            counts[pattern.id] += 1
+            calls.update(pattern.nodes)
+    made = {case.id for case in cases}
+    further = []
+    for count in sorted(set(counts.values())):
+        wanted = [pattern for pattern in usable if counts[pattern.id] == count]
+        found = generate(wanted, study.records, study.graphs, settings.per_pattern + count, **options)
+        further += [case for case in found if case.id not in made]
+    return further
 
 
 def spread(patterns, count):
@@ -244,9 +277,17 @@ def _specifics(config, *pair) -> list:
 
 
 def _run_cases(study, reference, candidate, progress, executor):
-    label = f"run {reference.name} against {candidate.name}"
-    versions = run_missing(study.outcome_folder, study.cases, reference, candidate, study.config.timeout, label,
-                           progress=progress, executor=executor)  # fmt: skip
+    label, seconds = f"run {reference.name} against {candidate.name}", Counter()
+
+    def spent(case, time_taken):
+        seconds[baselines.SINGLE if is_single(case.pattern) else SORT] += time_taken
+
+    try:
+        versions = run_missing(study.outcome_folder, study.cases, reference, candidate, study.config.timeout, label,
+                               progress=progress, executor=executor, spent=spent)  # fmt: skip
+    finally:  # interrupted: what it took until then counts too
+        for method, taken in seconds.items():
+            study.spent(method, run=taken)
     if versions is None:
         return
     if versions:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch._C import _functorch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 
 class Source(NamedTuple):
@@ -35,22 +34,36 @@ class _Write(NamedTuple):
 
 
 class Memory:
-    """One storage: the output that it was made for (None if no traced call made it), and all later writes."""
+    """One storage: the output that it was made for (empty if no traced call made it), and all later writes.
 
-    __slots__ = ("reference", "maker", "writes", "exposed", "__weakref__")
+    A weak reference keeps the storage's address from being given to another one, not the values. It is PyTorch's bare
+    one: ``torch.multiprocessing.reductions.StorageWeakRef`` around it takes ten times as long. A storage that lives on
+    anyway is held itself (``kept``).
+    """
 
-    def __init__(self, reference, maker=None):
-        self.reference, self.maker = reference, maker
-        self.writes = []
+    __slots__ = ("maker", "writes", "exposed", "_weak", "_kept", "__weakref__")
+
+    def __init__(self, storage, maker=(), kept=False):
+        self.maker, self.writes = maker, []
         self.exposed = False  # code outside PyTorch may write at any time
+        self._kept = storage if kept else None
+        self._weak = None if kept else storage._weak_ref()
+
+    def gone(self) -> bool:
+        """Whether the storage is no more."""
+        return self._weak is not None and _expired(self._weak)
+
+    def let_go(self, free=torch.UntypedStorage._free_weak_ref):
+        """Give the address free."""
+        if self._weak is not None:
+            free(self._weak)
+            self._weak = None
+
+    def __del__(self):
+        self.let_go()
 
 
-class _Made(NamedTuple):
-    reference: weakref.ref
-    node: int
-    output: int
-    memory: Memory | None
-    writes: int  # how many writes of the memory had happened
+_expired = torch.UntypedStorage._expired
 
 
 class Producers:
@@ -61,16 +74,16 @@ class Producers:
     """
 
     def __init__(self):
-        self._objects = {}
+        self._objects = {}  # id -> (weak reference, source, memory, how many writes of the memory had happened)
         self._memories = {}
         self._passing, self._limit = [], 8  # memory that calls have made, not yet known to be gone
         self._held = {}  # id -> (tensor, its memory) of tensors that no call had made when they were met
 
     def made(self, tensor, node, output):
         """Note that call ``node`` returned the tensor as its output number ``output``."""
-        memory = self.memory(tensor, (node, output))
+        memory = self.memory(tensor, node, output)
         writes = len(memory.writes) if memory is not None else 0
-        self._objects[id(tensor)] = _Made(weakref.ref(tensor), node, output, memory, writes)
+        self._objects[id(tensor)] = (weakref.ref(tensor), Source(node, output, False), memory, writes)
 
     def wrote(self, tensor, node, output=0):
         """Note that call ``node`` wrote into the tensor's memory."""
@@ -94,53 +107,51 @@ class Producers:
 
     def returned(self, tensor) -> tuple[int, int] | None:
         """(node, output) of the call that returned this very object last, whoever wrote into it since."""
-        made = self._objects.get(id(tensor))
-        return (made.node, made.output) if made is not None and made.reference() is tensor else None
+        reference, source, _, _ = self._objects.get(id(tensor), _NEVER)
+        return source[:2] if reference() is tensor else None
 
     def find(self, tensor) -> Source | None:
         """The last writer, or None for a tensor that no traced call wrote.
 
         Memory met here first was made by no traced call.
         """
-        made = self._objects.get(id(tensor))
-        if made is None:
-            held, memory = self._held.get(id(tensor), (None, None))
+        reference, source, made, before = self._objects.get(id(tensor), _NEVER)
+        if reference is _nothing:
+            held, memory = self._held.get(id(tensor), _NOT_HELD)
             if held is tensor:
                 if not memory.writes:
                     return None
             elif type(tensor) is torch.nn.Parameter and self._hold(tensor):
                 return None
-        if made is not None and made.reference() is not tensor:  # the id of a dead object was given to another
-            made = None
         memory = self.memory(tensor)
-        if made is not None and made.memory is not memory:
-            made = None  # the object was pointed to other memory
-        if memory is not None and memory.writes and (made is None or made.writes < len(memory.writes)):
-            region = _region(tensor)
-            for write in reversed(memory.writes[made.writes if made else 0 :]):
-                if _overlap(write.region, region):
-                    return Source(write.node, write.output, True)
-        if made is not None:
-            return Source(made.node, made.output, False)
-        return Source(*memory.maker, True) if memory is not None and memory.maker else None
+        # Otherwise its id belonged to an object that is dead, or it was pointed to other memory.
+        returned = reference() is tensor and made is memory
+        if memory is not None:
+            writes = memory.writes
+            if writes and not (returned and before == len(writes)):
+                region = _region(tensor)
+                for write in reversed(writes[before if returned else 0 :]):
+                    if _overlap(write.region, region):
+                        return Source(write.node, write.output, True)
+            if not returned and memory.maker:
+                return Source(*memory.maker, True)
+        return source if returned else None
 
     def _hold(self, tensor) -> bool:
         """Keep a parameter whose memory is met here first; it lives on anyway, and most have no other way to be met."""
         key = _key(tensor)
         if key is None or key in self._memories:
             return False
-        # The storage itself, not a weak reference, which costs more than all the rest of this.
-        memory = self._memories[key] = Memory(_inner(tensor).untyped_storage())
+        memory = self._memories[key] = Memory(_inner(tensor).untyped_storage(), kept=True)
         self._held[id(tensor)] = (tensor, memory)
         return True
 
-    def memory(self, tensor, maker=None) -> Memory | None:
-        """The record of the tensor's storage; ``maker`` is taken where it is met for the first time."""
+    def memory(self, tensor, *maker) -> Memory | None:
+        """The record of the tensor's storage; ``maker`` (node, output) is taken where it is met for the first time."""
         key = _key(tensor)
         memory = self._memories.get(key)
         if memory is None and key is not None:
-            # The weak reference keeps the address from being given to another storage, not the values.
-            memory = self._memories[key] = Memory(StorageWeakRef(_inner(tensor).untyped_storage()), maker)
+            memory = self._memories[key] = Memory(_inner(tensor).untyped_storage(), maker)
             if maker:
                 self._passing.append((key, memory))
                 if len(self._passing) >= self._limit:
@@ -151,12 +162,20 @@ class Producers:
         """Let go of memory that is gone, since even a weak reference keeps a few bytes of it, which divide the heap."""
         alive = []
         for key, memory in self._passing:
-            if memory.reference.expired():
+            if memory.gone():
                 del self._memories[key]
-                memory.reference = None
+                memory.let_go()
             else:
                 alive.append((key, memory))
         self._passing, self._limit = alive, 8 + 2 * len(alive)
+
+
+def _nothing():
+    return None
+
+
+_NEVER = (_nothing, None, None, 0)  # of an object that no traced call has returned
+_NOT_HELD = (None, None)
 
 
 def versions_of(tensors) -> list:

@@ -21,6 +21,8 @@ from sortlib.readings import Readings
 
 # Calls after which code outside PyTorch may write into a tensor's memory.
 _EXPOSING = {"numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage"}
+_POINTING = "torch.Tensor.data.__set__"
+_GRADIENTS = "torch.autograd.grad"
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 # Types of arguments that hold no tensor and are recorded as they are.
 _ATOMS = {
@@ -32,15 +34,16 @@ _ATOMS = {
 class _Plan(NamedTuple):
     """What is the same for all calls of one function with as many arguments.
 
-    ``slots`` holds (name, kind, place of the value); None where the names depend on the values. ``silent`` calls name
-    no argument that they write.
+    ``slots`` holds (path, kind, place of the value); None where the names depend on the values. A call names no
+    argument that it writes if all values at the places ``switches`` are off; None where that cannot be told so.
     """
 
     api: apis.Api
     slots: tuple | None
-    silent: bool
+    switches: tuple | None
     random: bool
     form_only: bool
+    plain_query: bool  # with nothing to note
 
 
 _PLANS = {}
@@ -48,7 +51,7 @@ _PLANS = {}
 
 def plan_of(func, count, keywords) -> _Plan:
     """The plan of a call with ``count`` positional arguments and these keywords."""
-    key = (func, count, *keywords)
+    key = (func, count, *keywords) if keywords else (func, count)
     found = _PLANS.get(key)
     if found is None:
         found = _PLANS[key] = _plan(apis.identify(func), count, keywords)
@@ -61,14 +64,25 @@ def _plan(api, count, keywords):
         slots = None
     else:
         bound = apis.bind(api, tuple(range(count)), {name: name for name in keywords})
-        slots = tuple((name, kind, value[0] if kind == "variadic" and value else value) for name, value, kind in bound)
+        slots = tuple(
+            ((name,), kind, value[0] if kind == "variadic" and value else value) for name, value, kind in bound
+        )
         if any(kind == "variadic" and value == () for _, kind, value in slots):
             slots = None
-    names = {name for name, _, _ in slots or ()}
-    silent = slots is not None and not api.inplace and not {"inplace", "out"} & names
-    silent = silent and api.name not in apis.HIDDEN_WRITES
     random = api.name in apis.RANDOM or api.name in apis.RANDOM_WITH
-    return _Plan(api, slots, silent, random, apis.form_only(api))
+    plain_query = api.query and api.target not in (_POINTING, _GRADIENTS)
+    return _Plan(api, slots, _switches(api, slots), random, apis.form_only(api), plain_query)
+
+
+def _switches(api, slots):
+    """Places of the arguments that decide whether a call names arguments that it writes (``_Plan.switches``)."""
+    if slots is None or api.inplace:
+        return None
+    places = {path[0]: place for path, _, place in slots}
+    _, flag, default = apis.HIDDEN_WRITES.get(api.name, ((), None, False))
+    if "out" in places or (flag not in places and default not in (None, False)):
+        return None
+    return tuple(places[name] for name in ("inplace", flag) if name in places)
 
 
 class Recorder(TorchFunctionMode):
@@ -92,21 +106,19 @@ class Recorder(TorchFunctionMode):
         for path, module in modules:
             self.paths.setdefault(id(module), path)
         self.roles = roles
-        self.nodes, self.edges, self.wires, self.calls = [], [], [], []
+        # What nodes and edges are made of when the run is over, which costs less than making them between the calls.
+        self.seen = []  # (API, module path, source, whether in place) of each call
+        self.links = []  # (last writer, call, argument path) of each tensor that a call has read
+        self.calls = []
         self.producers = Producers()
         self.readings = Readings(self.producers)
         self.keeper = Keeper(self.producers, exact) if records else None
         self.gradients = gradients
         self.outputs_of = []  # number of output tensors of each node
-        self.stack = [""]
         self.strange = []  # places of tensors of unknown origin
         self.strange_ids = {}
         self.remarks = {}  # notes without their number
         self.failed = None  # (exception, API) of the last call that raised
-
-    def modules(self):
-        """A block within which the running module is known."""
-        return _ModuleHooks(self)
 
     def place(self, error) -> str:
         """Module and call at which an exception left the model."""
@@ -114,31 +126,37 @@ class Recorder(TorchFunctionMode):
         while step:
             path = self.paths.get(id(step.tb_frame.f_locals.get("self")), path)
             step = step.tb_next
-        last = f"after call {len(self.nodes) - 1} ({self.nodes[-1].api})" if self.nodes else "before the first call"
+        last = f"after call {len(self.seen) - 1} ({self.seen[-1][0].name})" if self.seen else "before the first call"
         if self.failed and self.failed[0] is error:
-            last = f"call {len(self.nodes)} ({self.failed[1]}), {last}"
+            last = f"call {len(self.seen)} ({self.failed[1]}), {last}"
         return f"module {path or '(top)'}, {last}"
 
     # -- calls --
 
     def __torch_function__(self, func, types_, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if func in self.opened:
+        if self.opened and func in self.opened:
             with self:
                 return self.opened[func](*args, **kwargs)
         plan = plan_of(func, len(args), kwargs)
+        if plan.plain_query:
+            return func(*args, **kwargs)
         api = plan.api
         if api.query:
             return self._query(api, func, args, kwargs)
+        silent = plan.switches is not None and not _any_on(plan.switches, args, kwargs)
         tensors = []  # (path, tensor)
-        arguments = _bound(plan, args, kwargs, tensors)
+        if silent and not self.recording:
+            arguments = ()
+            for path, value in _given(plan, args, kwargs):
+                _note(path, value, tensors)
+        else:
+            arguments = _bound(plan, args, kwargs, tensors)
         found = [self.producers.find(tensor) for _, tensor in tensors]
-        names = () if plan.silent else apis.written_arguments(api, arguments)
+        names = () if silent else apis.written_arguments(api, arguments)
         if self.recording:
             bound = self._features(arguments, tensors, found)
             pending = self.keeper.before(func, names, tensors, found)
-        else:
-            bound = pending = ()
         slots = self.gradients.read(tensors) if self.gradients else ()
         versions = versions_of(tensors)
         try:
@@ -163,12 +181,16 @@ class Recorder(TorchFunctionMode):
                 for _, tensor in tensors:
                     self.producers.expose(tensor)
             return result
-        node = len(self.nodes)
-        source = source_line()
-        inplace = not plan.silent and apis.writes_in_place(api, arguments)
-        self.nodes.append(Node.made(api.name, api.target, self.stack[-1], source, inplace))
+        node = len(self.seen)
+        module_path, source = place_of(sys._getframe(1), self.paths)
+        inplace = not silent and apis.writes_in_place(api, arguments)
+        self.seen.append((api, module_path, source, inplace))
         self.outputs_of.append(len(outputs))
-        self._connect(node, api, tensors, found)
+        for (path, tensor), producer in zip(tensors, found, strict=True):
+            if producer is None:
+                self._meet(tensor, node, api, path)
+            else:
+                self.links.append((producer, node, path))
         if self.recording:  # may still set fresh memory to zero
             self.keeper.after(node, api, arguments, pending, tensors, outputs, written)
         if written:
@@ -181,30 +203,20 @@ class Recorder(TorchFunctionMode):
             self.gradients.call(slots, outputs)
         if self.recording:
             random = plan.random and apis.is_random(api.name, arguments)
-            self._record(node, api, bound, tensors, outputs, inplace, random, source)
+            self._record(node, bound, tensors, outputs, random)
         return result
 
     def _query(self, api, func, args, kwargs):
-        pointing = api.target == "torch.Tensor.data.__set__"
+        pointing = api.target == _POINTING
         origin = self.keeper.origin(args[1]) if pointing and self.recording else None
         result = func(*args, **kwargs)
         if pointing:
             self.producers.replace(*args)
             if self.recording:
                 self.keeper.pointed(args[0], origin)
-        elif api.target == "torch.autograd.grad":
+        elif api.target == _GRADIENTS:
             self._remark("gradients that the model computes are constants here")
         return result
-
-    def _connect(self, node, api, tensors, found):
-        for (path, tensor), producer in zip(tensors, found, strict=True):
-            if producer is None:
-                self._meet(tensor, node, api, path)
-                continue
-            several = self.outputs_of[producer.node] > 1
-            label = _label(api.name, path, producer.output, several, producer.alias)
-            self.edges.append(Edge(producer.node, node, label))
-            self.wires.append(Wire(path, producer.output, producer.alias))
 
     def _meet(self, tensor, node, api, path):
         """Note a tensor that no traced call wrote, and whether its origin is known."""
@@ -240,7 +252,8 @@ class Recorder(TorchFunctionMode):
         role = self.roles.get(id(tensor), (None, "constant"))[1]
         return self.readings.features(tensor, role) if role == "input" else self.readings.kept(tensor, role)
 
-    def _record(self, node, api, bound, tensors, outputs, inplace, random, source):
+    def _record(self, node, bound, tensors, outputs, random):
+        api, module_path, source, inplace = self.seen[node]
         aliases = ()
         if len(tensors) > 1:
             first, aliases = {}, []
@@ -256,7 +269,7 @@ class Recorder(TorchFunctionMode):
         self.keeper.evidence.digests.append(tuple(digests))
         self.calls.append(
             CallRecord(
-                self.name, node, self.sample, api.name, api.target, self.stack[-1], source, bound, tuple(features),
+                self.name, node, self.sample, api.name, api.target, module_path, source, bound, tuple(features),
                 tuple(aliases), inplace, random,
             )
         )  # fmt: skip
@@ -266,63 +279,59 @@ class Recorder(TorchFunctionMode):
         notes = [f"{text} ({number} times)" for text, number in self.remarks.items()]
         if self.strange:
             notes.append(f"tensors that come from unseen code: {len(self.strange)}, the first in {self.strange[0]}")
+        nodes = tuple(Node.made(api.name, api.target, *where, inplace) for api, *where, inplace in self.seen)
+        edges, wires = [], []
+        for (src, output, alias), dst, path in self.links:
+            several = self.outputs_of[src] > 1
+            edges.append(Edge(src, dst, _label(nodes[dst].api, path, output, several, alias)))
+            wires.append(Wire(path, output, alias))
         evidence = self.keeper.evidence if self.keeper else None
-        return ApiGraph(self.name, tuple(self.nodes), tuple(self.edges), tuple(self.wires), tuple(notes), evidence)
-
-
-class _ModuleHooks:
-    """Keeps the path of the innermost running module."""
-
-    def __init__(self, recorder):
-        self.recorder = recorder
-
-    def __enter__(self):
-        stack, paths = self.recorder.stack, self.recorder.paths
-
-        def enter(module, args):
-            stack.append(paths.get(id(module), stack[-1]))
-
-        def leave(module, args, output):
-            stack.pop()
-
-        register = torch.nn.modules.module
-        self.handles = [
-            register.register_module_forward_pre_hook(enter),
-            register.register_module_forward_hook(leave, always_call=True),  # also where the model catches an error
-        ]
-
-    def __exit__(self, *exception):
-        for handle in self.handles:
-            handle.remove()
+        return ApiGraph(self.name, nodes, tuple(edges), tuple(wires), tuple(notes), evidence)
 
 
 _label = functools.lru_cache(1 << 14)(apis.edge_label)
 
 
+def _any_on(switches, args, kwargs):
+    for place in switches:
+        value = kwargs[place] if type(place) is str else args[place]
+        if value is not False and value is not None:
+            return True
+    return False
+
+
+def _given(plan, args, kwargs):
+    """(path, value) of the arguments of a call whose plan has slots."""
+    return [
+        (path, args[place] if kind == "positional" else kwargs[place] if kind == "keyword" else args[place:])
+        for path, kind, place in plan.slots
+    ]
+
+
 def _bound(plan, args, kwargs, tensors):
     """The bound arguments, with their tensors noted in ``tensors``."""
     if plan.slots is None:
-        given = apis.bind(plan.api, args, kwargs)
+        given = [((name,), value, kind) for name, value, kind in apis.bind(plan.api, args, kwargs)]
     else:
-        given = [
-            (name, kwargs[name] if kind == "keyword" else args[place] if kind == "positional" else args[place:], kind)
-            for name, kind, place in plan.slots
-        ]
-    arguments = []
-    for name, value, kind in given:
-        held = type(value)
-        if held in _TENSORS:
-            tensors.append(((name,), value))
-        elif held not in _ATOMS and not (held is tuple and all(type(item) is int for item in value)):
-            value = plain(value)
+        values = _given(plan, args, kwargs)
+        given = [(path, value, kind) for (path, value), (_, kind, _) in zip(values, plan.slots, strict=True)]
+    return tuple(apis.Argument(path[0], _note(path, value, tensors), kind) for path, value, kind in given)
 
-            def note(path, tensor):
-                tensors.append((path, tensor))
-                return tensor
 
-            map_tensors(value, note, path=(name,))
-        arguments.append(apis.Argument(name, value, kind))
-    return tuple(arguments)
+def _note(path, value, tensors):
+    """An argument as it is recorded; its tensors are noted in ``tensors``."""
+    held = type(value)
+    if held in _TENSORS:
+        tensors.append((path, value))
+    elif held not in _ATOMS and not (held is tuple and all(type(item) is int for item in value)):
+        value = plain(value)
+
+        def note(path, tensor):
+            tensors.append((path, tensor))
+            return tensor
+
+        map_tensors(value, note, path=path)
+    return value
 
 
 def _output_tensors(result):
@@ -334,22 +343,47 @@ def _output_tensors(result):
 
 
 _TORCH = str(Path(torch.__file__).parent) + "/"
-_OWN = {str(Path(__file__).with_name(name)) for name in ("recorder.py", "tracing.py", "opening.py")}
+_TRACER = str(Path(__file__).with_name("tracing.py"))
+_OWN = {_TRACER, *(str(Path(__file__).with_name(name)) for name in ("recorder.py", "opening.py"))}
 _SHORT = {}  # file name -> how it is shown; empty for torch and the tracer
+_CALL = torch.nn.Module._call_impl.__code__  # through which every call of a module goes
 
 
-def source_line() -> str:
-    """``file.py:line`` of the innermost frame outside torch and the tracer."""
-    frame = sys._getframe(2)
-    while frame:
-        filename = frame.f_code.co_filename
-        short = _SHORT.get(filename)
-        if short is None:
-            short = _SHORT[filename] = _shown(filename)
-        if short:
-            return f"{short}:{frame.f_lineno}"
+def place_of(frame, paths) -> tuple[str, str]:
+    """Where the model is, seen from a frame of it.
+
+    Read from the frames, since hooks on all modules would cost more than the rest of the tracer, also where a module
+    makes no call.
+
+    Parameters
+    ----------
+    paths : id of a module -> its path.
+
+    Returns
+    -------
+    Path of the innermost running module that is known, and ``file.py:line`` of the innermost frame outside torch and
+    the tracer; each empty if there is none.
+    """
+    path = source = None
+    while frame is not None and (path is None or source is None):
+        code = frame.f_code
+        if code is _CALL:
+            if path is None:
+                running = frame.f_locals
+                if running.get("result") is None:  # else its own forward hooks run, when it is over
+                    path = paths.get(id(running["self"]))
+        else:
+            filename = code.co_filename
+            short = _SHORT.get(filename)
+            if short is None:
+                short = _SHORT[filename] = _shown(filename)
+            if short:
+                if source is None:
+                    source = f"{short}:{frame.f_lineno}"
+            elif filename == _TRACER and path is None:
+                path = ""  # modules further out do not belong to this run
         frame = frame.f_back
-    return ""
+    return path or "", source or ""
 
 
 def _shown(filename) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -19,6 +20,10 @@ from sortlib.study import Study
 
 SHOWN_CASES = 6  # drawn as Figure 14
 HARMLESS_CASES = 2  # the same where nothing is beyond rounding, since they look much alike
+_FEW = 4  # methods whose every count stands in one table
+_COLUMNS = 11  # of numbers in a table that fits on a page
+_ABSENT = re.compile(r"^[^:]*: no attempt on ")  # footnotes on methods without a test of an API
+_REASONS = 3  # shown for each method of others
 _WIDE = 7.0  # inches above which a drawn case takes a row of its own
 MEANING = {
     Verdict.SUSPECT: "One platform is beyond the rounding bound and clearly farther from float64 than the other.",
@@ -232,22 +237,75 @@ def _validity(study):
         "Every input set handed to an API on the reference platform is an attempt, valid if the API returned; nothing",
         "is retried. Ratios in percent. / marks where a method has no test.",
     )
-    methods = {method.key: method.name for method in tables.methods(study)}
     for apis, scope in _scopes(study):
-        validity = tables.validity(study, apis)
-        columns, headings, groups = _grouped(validity, methods)
-        notes = _notes(validity)[0]
-        columns = [name for name in columns if not name.endswith("_reasons") or any(_plain_text(validity[name]))]
-        caption = f"Attempts and valid inputs, {scope}" + ("" if apis else " (paper Table I)")
-        yield page.table(validity[columns], caption, headings, groups, notes)
+        methods, validity = _methods(study, apis), tables.validity(study, apis)
+        notes, source = _about(_notes(validity)[0], study, methods), "" if apis else " (paper Table I)"
+        validity = validity.drop(columns=[name for name in validity if name.endswith("_reasons")])
+        caption = f"Attempts and valid inputs, {scope}{source}"
+        if len(methods) <= _FEW:
+            yield from _by_method(validity, methods, caption, notes)
+            continue
+        ratios = validity[["api", "paper_name", *(f"{key}_ratio" for key in methods)]]
+        yield from _by_method(ratios, methods, f"Valid inputs in percent, {scope}{source}", notes, ("ratio",))
+        yield page.fold(f"Attempts and valid inputs behind them, {scope}", *_by_method(validity, methods, caption, []))
     validity = tables.validity(study)
     columns, headings, groups = _grouped(validity, {"paper": "published ratio of valid inputs"})
     theirs = _notes(validity)[1]
     yield page.fold("The paper's numbers", page.table(validity[columns], "", headings, groups, theirs))
+    yield from _invalid(study)
+
+
+def _methods(study, apis):
+    """Names of the methods by key; where other APIs than the paper's are shown, those that were tested on them."""
+    return {method.key: method.name for method in tables.methods(study) if apis is None or not method.baseline}
+
+
+def _about(notes, study, methods):
+    """Footnotes on the methods that are shown: all but those that begin with the name of another."""
+    others = {method.name for method in tables.methods(study)} - set(methods.values())
+    return [note for note in notes if note.partition(":")[0].split(" and ")[0] not in others]
+
+
+def _by_method(table, methods, caption, notes, single=()):
+    """A table by method, in as many parts as fit on a page each; the notes stand below the last part.
+
+    ``single`` holds the only kinds of column there are, if a method has but one: then it is headed by its name. Of many
+    methods, those without any count are left out else.
+    """
+    columns, headings, groups = _grouped(table, methods)
+    if single:
+        headings |= {f"{key}_{kind}": name for key, name in methods.items() for kind in single}
+        groups = {}
+    parts = [[]]
+    for key in methods:
+        own = [name for name in columns if name.startswith(f"{key}_")]
+        if len(methods) > _FEW and not single and all((table[name] == tables.NOTHING).all() for name in own):
+            continue  # the notes say why
+        if parts[-1] and len(parts[-1]) + len(own) > _COLUMNS:
+            parts.append([])
+        parts[-1] += own
+    for number, part in enumerate(parts, 1):
+        said = caption if len(parts) == 1 else f"{caption}, part {number} of {len(parts)}"
+        yield page.table(table[["paper_name", *part]], said, headings, groups, notes if number == len(parts) else [])
+
+
+def _invalid(study):
+    """Reasons of invalid attempts: all of SORT and Single-API, and the most frequent ones of each other method."""
     invalid = tables.invalid(study)
-    if len(invalid):
-        invalid = invalid.assign(api=invalid["api"].map(tables.both_names))
-        yield page.table(invalid, "Why attempts were not valid", {"api": "API"})
+    others = [method.name for method in tables.methods(study) if method.baseline]
+    ours = invalid[~invalid["method"].isin(others)]
+    if len(ours):
+        ours = ours.assign(api=ours["api"].map(tables.both_names))
+        yield page.table(ours, "Why attempts were not valid", {"api": "API"})
+    rows = []
+    for method in others:
+        kinds = invalid[invalid["method"] == method].groupby("kind", sort=False)
+        found = [{"method": method, "attempts": int(group["attempts"].sum()), "APIs": group["api"].nunique(),
+                  "message": group["example"].iloc[0]} for _, group in kinds]  # fmt: skip
+        rows += sorted(found, key=lambda row: (-row["attempts"], row["message"]))[:_REASONS]
+    if rows:
+        summary = f"Why attempts of the other methods were not valid: the {_REASONS} most frequent reasons of each"
+        yield page.fold(summary, page.table(pd.DataFrame(rows)))
 
 
 def _bugs(study):
@@ -256,9 +314,9 @@ def _bugs(study):
         f"The paper counts every call whose outputs differ by more than {threshold} or that fails on one side. Under",
         "the evidence rule only what rounding cannot explain accuses a platform.",
     )
-    methods = {method.key: method.name for method in tables.methods(study)}
     for apis, scope in _scopes(study):
-        yield from _counts(tables.bugs(study, apis), methods, scope, threshold, "" if apis else " (paper Table II)")
+        source = "" if apis else " (paper Table II)"
+        yield from _counts(tables.bugs(study, apis), _methods(study, apis), scope, threshold, source)
     first = page.figure(
         figures.error_by_magnitude(study), "Every call by the size of its output and by its difference. Rounding grows "
         "with the values, so that a fixed threshold measures the size of an output as much as its error.",
@@ -275,24 +333,33 @@ def _bugs(study):
     published = [name for name in bugs if name.startswith("paper_") and name != "paper_name"]
     names = {f"paper_{method}": f"{method}, published" for method in dict.fromkeys(
         name.removeprefix("paper_").rpartition("_")[0] for name in published)}  # fmt: skip
-    columns, headings, groups = _grouped(bugs, names)
-    yield page.fold("The paper's numbers", page.table(bugs[columns], "", headings, groups, _notes(bugs)[1]))
+    kept = bugs[["api", "paper_name", *published]]
+    yield page.fold("The paper's numbers", *_by_method(kept, names, "Published counts", _notes(bugs)[1]))
 
 
 def _counts(bugs, methods, scope, threshold, source):
     """Counts by the paper's rule, then by the evidence rule."""
     evidence = [name for name in bugs if name.partition("_")[2].startswith(("evidence", "findings"))]
-    columns, headings, groups = _grouped(bugs.drop(columns=evidence), methods)
+    notes = [note for note in _notes(bugs)[0] if not _ABSENT.search(note)]  # those stand in RQ1
+    counts = bugs.drop(columns=evidence)
+    if len(methods) > _FEW:
+        named = ("api", "paper_name")
+        counts = counts[[name for name in counts if name in named or name.endswith("_distinct") or _any(counts[name])]]
+        notes = [*notes, "symptoms that no call of a method shows are not shown"]
     caption = f"By the paper's rule, threshold {threshold}, {scope}{source}"
-    yield page.table(bugs[columns], caption, headings, groups, _notes(bugs)[0])
-    used = [name for name in evidence if "findings" in name or any(isinstance(v, int) and v for v in bugs[name])]
-    columns, headings, groups = _grouped(bugs[["api", "paper_name", *used]], methods)
-    headings = {name: heading.removeprefix("evidence ") for name, heading in headings.items()}
+    yield from _by_method(counts, methods, caption, notes)
+    used = [name for name in evidence if "findings" in name or _any(bugs[name])]
+    judged = bugs[["api", "paper_name", *used]].rename(columns=lambda name: name.replace("_evidence_", "_"))
     notes = ["verdicts that no call has are not shown"]
     if any(name.endswith("_exception") for name in used):
         notes.append("findings: exceptions on both sides are invalid inputs and accuse no platform")
-    yield page.table(bugs[columns], f"By the evidence rule, {scope}: calls by verdict, and findings that accuse a "
-                     "platform", headings, groups, notes)  # fmt: skip
+    caption = f"By the evidence rule, {scope}: calls by verdict, and findings that accuse a platform"
+    yield from _by_method(judged, methods, caption, notes)
+
+
+def _any(column):
+    """Whether any cell counts something."""
+    return any(isinstance(value, int) and value for value in column)
 
 
 def _notes(table):
@@ -300,11 +367,6 @@ def _notes(table):
     notes = table.attrs.get("footnotes", ())
     published = [note for note in notes if note.startswith("paper_")]
     return [note for note in notes if note not in published], [note.partition(": ")[2] for note in published]
-
-
-def _plain_text(column):
-    """Cells that say something."""
-    return [cell for cell in column if cell not in ("", tables.NOTHING)]
 
 
 def _grouped(table, prefixes):
@@ -372,7 +434,7 @@ def _case(study, case_id):
                         f"Case {case_id}: graph of the calls {names}; the table below has the differences")  # fmt: skip
     shown = calls.assign(api=calls["api"].map(paper_name))
     headings = {"api": "API", "reference_error": "error of reference", "candidate_error": "error of candidate",
-                "paper": "paper's rule", "evidence": "evidence rule"}  # fmt: skip
+                "paper": "paper", "evidence": "evidence"}  # fmt: skip
     numbers = page.fold("Numbers, and how to run this case again", page.table(shown, headings=headings),
                         page.code(_rerun(study, case_id)))  # fmt: skip
     look = "case whole" if wide else "case"
@@ -451,7 +513,9 @@ def _left_out(study):
     without = made.get("without_case", {})
     notes.append(f"{len(without):,} {_plural('pattern', len(without))} to be tested gave no case."
                  if without else "Every pattern to be tested gave a case.")  # fmt: skip
-    yield page.bullets([*notes, *_notes(tables.bugs(study))[0]])
+    shown = tables.methods(study)[:2] if len(tables.methods(study)) > _FEW else tables.methods(study)
+    about = _about(_notes(tables.bugs(study))[0], study, {method.key: method.name for method in shown})
+    yield page.bullets([*notes, *about])
     if without:
         yield page.table(_reasons(without), "Patterns without a case, by reason")
 

@@ -7,6 +7,8 @@ device is no fault of that device, and counts as an alarm; what it accuses on th
 Methods that compare two platforms run on ``cpu`` against the device. Those whose oracle looks at one platform
 (``ALONE``) run with the device in the place of the reference, which is the side that their oracle asks.
 
+SORT and Single-API choose their cases with the same rule (``variety``): first what is most unlike the calls before.
+
 The rows of every run are kept in ``rq4/`` of the study as they come, so an interrupted comparison goes on, and are
 judged when they are read.
 """
@@ -14,6 +16,7 @@ judged when they are read.
 from __future__ import annotations
 
 import json
+import math
 import time
 from functools import cached_property, partial
 from pathlib import Path
@@ -36,9 +39,11 @@ from sortlib.platform import require
 from sortlib.runner.campaign import campaign
 from sortlib.simdev.catalogue import FAULTS, find
 from sortlib.study import fingerprint
+from sortlib.variety import varied
 
 ALONE = ("freefuzz-P", "deeprel-V", "deeprel-S")
 BUDGET = 60  # executed calls of each method and API
+CHOICE = 4  # times as many cases are made as calls may be run, to choose from
 STAGE = "rq4"
 ENDED = ("crash", "timeout")
 COLUMNS = ["method", "rule", "fault", "api", "found", "blamed", "accused", "alarms", "attempts", "calls", "seconds"]
@@ -65,7 +70,8 @@ def seeded_faults(study, faults=None, budget: int = BUDGET, methods=None, progre
         the faulty one is accused), ``accused`` (the APIs), ``alarms`` (accusations on the clean device by the same
         attempts), ``attempts`` and ``calls`` on the faulty device, ``seconds`` there. ``rule`` is ``evidence`` or
         ``paper`` for SORT's oracle under either rule, ``own`` for the method's own oracle.
-        ``attrs["absent"]`` maps (method, api) to why there are no attempts.
+        ``attrs["absent"]`` maps (method, api) to why there are no attempts; ``attrs["rare"]`` lists the APIs that are
+        in no frequent pattern, so that SORT was run on rare ones.
 
     Raises
     ------
@@ -107,7 +113,7 @@ def _note(study, budget, methods):
 def folder_of(study, budget, methods) -> Path:
     """Where the runs of a study lie that were made from the same patterns and records with these settings."""
     config = study.config
-    mark = fingerprint(study.stage("mine").get("fingerprint"), budget, list(methods), config.seed,
+    mark = fingerprint(study.stage("mine").get("fingerprint"), budget, CHOICE, list(methods), config.seed,
                        config.generation.sampler, config.generation.max_elements,
                        config.baselines.model_dump(mode="json"))  # fmt: skip
     return study.directory / STAGE / mark
@@ -116,7 +122,7 @@ def folder_of(study, budget, methods) -> Path:
 def stored(study) -> pd.DataFrame:
     """What ``seeded_faults`` has found so far with the settings that it was last called with; perhaps no row."""
     last = study.stage(STAGE)
-    rows, absent = [], {}
+    rows, absent, rare = [], {}, []
     if last:
         folder = folder_of(study, last["budget"], last["methods"])
         for fault in FAULTS.values():
@@ -124,10 +130,63 @@ def stored(study) -> pd.DataFrame:
             if all(path.is_file() for path in paths):
                 kept = json.loads((folder / f"attempts-{fault.api}.json").read_text(encoding="utf-8"))
                 absent |= {(name, fault.api): why for name, why in kept["absent"].items()}
+                rare += [fault.api] if kept["rare"] and fault.api not in rare else []
                 rows += _compare(study, fault, *(pd.read_parquet(path) for path in paths), last["methods"])
     table = pd.DataFrame(rows, columns=COLUMNS)
-    table.attrs["absent"] = absent
+    table.attrs["absent"], table.attrs["rare"] = absent, rare
     return table
+
+
+def accusing_rows(study, apis, method: str, rule: str, what: str) -> pd.DataFrame | None:
+    """The rows of the store behind a cell of the table of RQ4, with the fault in ``fault``.
+
+    Parameters
+    ----------
+    apis : of the faults.
+    method, rule : as in ``seeded_faults``.
+    what : ``found`` or ``blamed`` for the calls that accuse the device with a fault, ``alarms`` for those that accuse
+        the clean device.
+
+    Returns
+    -------
+    pandas.DataFrame or None
+        None where method, rule or ``what`` are unknown.
+    """
+    last = study.stage(STAGE)
+    if not last or what not in ("found", "blamed", "alarms"):
+        return None
+    folder = folder_of(study, last["budget"], last["methods"])
+    judges = {(name, each): (run, judged) for name, run, rules in _judges(study, last["methods"])
+              for each, judged in rules.items()}  # fmt: skip
+    if (method, rule) not in judges:
+        return None
+    run, judged = judges[method, rule]
+    results = stored(study)
+    results = results[(results["method"] == method) & (results["rule"] == rule) & results["api"].isin(apis)]
+    parts = []
+    for api, group in results.groupby("api", sort=False):
+        clean = _of_run(pd.read_parquet(folder / f"clean-{api}.parquet"), run)
+        alarms = _places(judged(clean))
+        if what == "alarms":
+            parts.append(clean[_keys(clean).isin(alarms)].assign(fault=""))
+            continue
+        for fault in group.loc[group[what], "fault"]:
+            rows = _of_run(pd.read_parquet(folder / f"{fault}.parquet"), run)
+            accusing = _places(judged(rows)) - alarms
+            parts.append(rows[_keys(rows).isin(accusing)].assign(fault=fault))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["case", "node", "api", "fault"])
+
+
+def _of_run(rows, run):
+    return rows[rows["run"].isin(run)]
+
+
+def _places(accusations) -> set:
+    return {(accusation.case, accusation.node) for accusation in accusations}
+
+
+def _keys(rows):
+    return pd.Series(list(zip(rows["case"], rows["node"], strict=True)), index=rows.index, dtype=object)
 
 
 def summary(results: pd.DataFrame) -> pd.DataFrame:
@@ -155,25 +214,31 @@ class _Source:
         return context_of(self.study)
 
     @cached_property
+    def records(self):
+        return {record.key: record for record in self.study.records}
+
+    @cached_property
     def rare(self):
         """Patterns of up to three calls that one model is enough for, for APIs in no frequent pattern."""
         return mine(self.study.graphs, min_support=1, max_nodes=3)
 
     def attempts(self, api) -> dict:
-        """``cases``: run -> list of ``TestCase``; ``absent``: method -> why it has none."""
+        """``cases``: run -> list of ``TestCase``; ``absent``: method -> why it has none; ``rare``: whether SORT's
+        patterns are rare ones."""
         path = self.folder / f"attempts-{api}.json"
         if not path.is_file():
-            made, absent = self._make(api)
+            made, absent, rare = self._make(api)
             forms = {run: [case.to_json() for case in cases] for run, cases in made.items()}
             new = path.with_suffix(".new")
-            new.write_text(json.dumps({"cases": forms, "absent": absent}), encoding="utf-8")
+            new.write_text(json.dumps({"cases": forms, "absent": absent, "rare": rare}), encoding="utf-8")
             new.replace(path)
         kept = json.loads(path.read_text(encoding="utf-8"))
         kept["cases"] = {run: [TestCase.from_json(form) for form in forms] for run, forms in kept["cases"].items()}
         return kept
 
     def _make(self, api):
-        made = {"sort": self._sort(api), "single": self._single(api)}
+        sort, rare = self._sort(api)
+        made = {"sort": sort, "single": self._single(api)}
         names = {"sort": "SORT", "single": "Single-API"}
         absent = {names[run]: "not called by the traced models" for run, cases in made.items() if not cases}
         for key in self.methods:
@@ -190,23 +255,27 @@ class _Source:
             for run, name in runs.items():
                 if run not in made:
                     absent[name] = f"needs {missing}" if missing else method.reason(api, self.context)
-        return {run: _within(cases, self.budget) for run, cases in made.items() if cases}, absent
+        return {run: _within(cases, self.budget) for run, cases in made.items() if cases}, absent, rare
 
     def _sort(self, api):
-        """Cases of patterns that hold the API, one of each pattern before a second of any."""
-        for patterns in (self.study.patterns, None):
-            patterns = self.rare if patterns is None else patterns
-            holding = spread([p for p in patterns if api in p.nodes], self.budget)
-            found = self._generated(holding, 2)
+        """Cases of patterns that hold the API, and whether they are rare ones."""
+        for rare in (False, True):
+            patterns = self.rare if rare else self.study.patterns
+            holding = spread([p for p in patterns if api in p.nodes], CHOICE * self.budget)
+            found = self._chosen(api, holding, CHOICE * self.budget)
             if found:
-                turns = {}
-                for case in found:
-                    turns.setdefault(case.pattern, []).append(case)
-                return [cases[k] for k in range(2) for cases in turns.values() if k < len(cases)]
-        return []
+                return found, rare
+        return [], False
 
     def _single(self, api):
-        return self._generated(single_api_patterns(self.study.graphs, [api]), self.budget)
+        return self._chosen(api, single_api_patterns(self.study.graphs, [api]), CHOICE * self.budget)
+
+    def _chosen(self, api, patterns, count):
+        """Cases within the budget, out of about ``count``."""
+        if not patterns:
+            return []
+        found = self._generated(patterns, math.ceil(count / len(patterns)))
+        return varied(found, api, self.records, self.budget)
 
     def _generated(self, patterns, count):
         """Cases within the baselines' size of tensors, or within the study's where there are none so small."""

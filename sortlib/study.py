@@ -28,6 +28,10 @@ from sortlib.thresholds import Table
 
 VERSION = 1
 _Count = Annotated[int, Field(ge=1, strict=True)]
+_BUDGET = ("inputs_per_api", "valid_per_api", "max_attempts_per_api")
+# A method of which fewer than one attempt in twenty is valid stops there; the lowest ratios of the paper's Table I
+# (0.00 % to 7.15 %) would otherwise take 14,000 attempts on an API, or no end.
+ATTEMPTS_PER_VALID = 20
 _Method = Literal["single-api", "freefuzz", "deeprel", "docter", "acetest", "titanfuzz"]
 
 
@@ -54,14 +58,51 @@ class Generation(_Part):
     """How cases are made (paper section III-C).
 
     ``max_patterns`` tests a sample of the patterns, spread over sizes and APIs; ``max_elements`` leaves out calls
-    with larger tensors. Both are off unless given, and what they leave out is reported.
+    with larger tensors. Both are off unless given, and what they leave out is reported. ``backward`` runs every call
+    forward and backward: the gradients of its own inputs, under a drawn gradient of its outputs, are judged too.
+
+    The budget of every method and API has one of two forms. ``inputs_per_api`` is a number of attempts, 1,000 where
+    neither is given. ``valid_per_api`` lets a method go on until so many attempts are valid, as the paper does, or
+    until it has made ``max_attempts_per_api`` (20 times as many). SORT makes ``per_pattern`` cases of each pattern, and
+    further ones of patterns that hold an API of the paper which would get less than the budget.
     """
 
     per_pattern: _Count = 5
-    inputs_per_api: _Count = 1000
+    inputs_per_api: _Count | None = None
+    valid_per_api: _Count | None = None
+    max_attempts_per_api: _Count | None = None
     sampler: Literal["quantile", "uniform"] = "quantile"
+    backward: Annotated[bool, Field(strict=True)] = False
     max_patterns: _Count | None = None
     max_elements: _Count | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_budget(cls, given):
+        if not isinstance(given, dict):
+            return given
+        attempts, valid, most = (given.get(name) for name in _BUDGET)
+        if attempts is not None and valid is not None:
+            raise ValueError("inputs_per_api counts attempts, valid_per_api valid ones; give one of them")
+        if most is not None and valid is None:
+            raise ValueError("max_attempts_per_api goes with valid_per_api")
+        return given if attempts is not None or valid is not None else {**given, "inputs_per_api": 1000}
+
+    @model_validator(mode="after")
+    def _room(self):
+        if self.valid_per_api and self.most_attempts < self.valid_per_api:
+            raise ValueError(f"max_attempts_per_api: {self.most_attempts} is below valid_per_api {self.valid_per_api}")
+        return self
+
+    @property
+    def budget(self) -> int:
+        """Inputs of each method and API: attempts, or valid ones."""
+        return self.inputs_per_api or self.valid_per_api
+
+    @property
+    def most_attempts(self) -> int:
+        """The most attempts of a method on an API."""
+        return self.inputs_per_api or self.max_attempts_per_api or ATTEMPTS_PER_VALID * self.valid_per_api
 
 
 class Platforms(_Part):
@@ -85,7 +126,8 @@ class Baselines(_Part):
 
     ``constraints`` is a folder of DocTer's constraint files, ``model`` a language model known to ``llm``, ``programs``
     a folder of programs that TitanFuzz runs instead. ``max_elements`` leaves out larger recorded calls.
-    ``timeout`` is in seconds, for one attempt on one platform.
+    ``timeout`` is in seconds, for one attempt on one platform, ``memory`` in GiB, for the process of a CPU platform; an
+    attempt that asks for more raises an exception. A quarter of the machine's memory is allowed where it is not given.
     """
 
     constraints: str | None = None
@@ -93,6 +135,7 @@ class Baselines(_Part):
     programs: str | None = None
     max_elements: _Count | None = None
     timeout: Annotated[float, Field(gt=0)] = 10
+    memory: Annotated[float, Field(ge=1)] | None = None
 
 
 class StudyConfig(_Part):
@@ -334,7 +377,9 @@ class Study:
             "pattern": [case.pattern for case in cases],
             "case": [json.dumps(case.to_json()) for case in cases],
         }
-        pq.write_table(pa.table(columns), path, compression="zstd")
+        new = path.with_suffix(".new")  # an interrupt leaves the old or the new file
+        pq.write_table(pa.table(columns), new, compression="zstd")
+        new.replace(path)
 
     def case(self, case_id) -> TestCase:
         """A case by id.

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import gc
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -107,7 +107,7 @@ class Tracer:
             _refuse_unseen(name, [("", model)], [_own_attributes(model)])
         mode = self.recorder(name, modules, _roles(modules, added, (args, kwargs)))
         try:
-            with torch.set_grad_enabled(self.backward), _same_attention(), _young_garbage(), mode.modules(), mode:
+            with torch.set_grad_enabled(self.backward), _same_attention(), _young_garbage(), mode:
                 output = model(*args, **kwargs)
         except Exception as error:
             if mode.gradients:
@@ -141,13 +141,16 @@ def _refuse_unseen(name, modules, added):
     ``added`` are ``_own_attributes`` of each module.
     """
     for (path, module), own in zip(modules, added, strict=True):
-        parts = [(path, module)]
-        parts += [(f"{path}.{k}".strip("."), f) for k, f in own if isinstance(f, _FUNCTIONS)]
-        for place, part in parts:
-            kind = _unseen(part)
-            if kind:
-                raise SortError(f"{name}: {place or '(top)'} is {kind}, its calls cannot be seen; "
-                                "trace the original nn.Module instead")  # fmt: skip
+        kind = _unseen(module)
+        if not kind:
+            for key, value in own:
+                kind = _unseen(value) if isinstance(value, _FUNCTIONS) else ""
+                if kind:
+                    path = f"{path}.{key}".strip(".")
+                    break
+        if kind:
+            raise SortError(f"{name}: {path or '(top)'} is {kind}, its calls cannot be seen; "
+                            "trace the original nn.Module instead")  # fmt: skip
 
 
 _STANDARD = frozenset(torch.nn.Module().__dict__)
@@ -157,7 +160,7 @@ _HOLD_NONE = {bool, int, float, str, type(None), torch.Size, torch.dtype, torch.
 def _own_attributes(module):
     """(name, value) of what a module's class has added, but for values that hold neither tensors nor functions."""
     held = getattr(module, "__dict__", {})
-    return [(name, held[name]) for name in held.keys() - _STANDARD if type(held[name]) not in _HOLD_NONE]
+    return [(name, value) for name, value in held.items() if type(value) not in _HOLD_NONE and name not in _STANDARD]
 
 
 _FUNCTIONS = (types.FunctionType, types.MethodType, torch.jit.ScriptFunction)
@@ -206,24 +209,34 @@ def _roles(modules, added, inputs) -> dict[int, tuple[torch.Tensor, str]]:
     for (_, module), own in zip(modules, added, strict=True):
         for name, value in own:
             if not name.startswith("_"):
-                roles.update((id(t), (t, "constant")) for t in _tensors_within(value, 2))
-        roles.update((id(t), (t, "buffer")) for t in module._buffers.values() if t is not None)
-        roles.update((id(t), (t, "parameter")) for t in module._parameters.values() if t is not None)
-    roles.update((id(t), (t, "input")) for t in _tensors_within(inputs, 8))
+                for tensor in _tensors_within(value, 2):
+                    roles[id(tensor)] = (tensor, "constant")
+        for held, role in ((module._buffers, "buffer"), (module._parameters, "parameter")):
+            for tensor in held.values():
+                if tensor is not None:
+                    roles[id(tensor)] = (tensor, role)
+    for tensor in _tensors_within(inputs, 8):
+        roles[id(tensor)] = (tensor, "input")
     return roles
 
 
-def _tensors_within(value, depth) -> Iterator[torch.Tensor]:
+def _tensors_within(value, depth) -> Iterable[torch.Tensor]:
     """Tensors in nested containers and plain objects such as dataclasses."""
+    if isinstance(value, (tuple, list)) and all(type(item) in _HOLD_NONE for item in value):
+        return ()  # most containers in modules, such as the size of a kernel
+    return _found_within(value, depth)
+
+
+def _found_within(value, depth) -> Iterator[torch.Tensor]:
     if type(value) in _HOLD_NONE:
         return
     if isinstance(value, torch.Tensor):
         yield value
     elif depth and isinstance(value, Mapping):
         for item in value.values():
-            yield from _tensors_within(item, depth - 1)
+            yield from _found_within(item, depth - 1)
     elif depth and isinstance(value, (list, tuple, set)):
         for item in value:
-            yield from _tensors_within(item, depth - 1)
+            yield from _found_within(item, depth - 1)
     elif depth and dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield from _tensors_within(vars(value), depth - 1)
+        yield from _found_within(vars(value), depth - 1)

@@ -1,7 +1,7 @@
 """A backend that returns wrong numbers, for the tests of judging: a worker imports it, the environment arms faults.
 
 Every fault is a kind that real devices have had: a gradient that forgets a term, kept values of a dropout that are not
-scaled, reduced precision that a flag turns off, wrong positions, wrong vectors.
+scaled, reduced precision that a flag turns off, an approximation for the exact function, wrong positions or vectors.
 """
 
 import os
@@ -66,6 +66,7 @@ def _opposite_vectors(x, UPLO="L"):
 
 _FAULTS = {
     "gelu gradient": (F, "gelu", lambda x, approximate="none": _ForgetfulGelu.apply(x)),
+    "gelu by tanh": (F, "gelu", lambda x, approximate="none": _gelu(x, approximate="tanh")),
     "unscaled dropout": (F, "dropout", _unscaled_dropout),
     "share of dropout": (F, "dropout", _dropout_of_another_share),
     "other numbers": (F, "dropout", _other_numbers),

@@ -57,7 +57,7 @@ def test_platforms_lists_what_is_here_and_why_the_rest_is_not():
 
 def test_zoo_lists_models():
     shown = sortlib("zoo", "quick").stdout
-    assert "resnet18" in shown and shown.strip().endswith("8 models")
+    assert "resnet18" in shown and shown.strip().endswith("11 models")
 
 
 def test_trace_counts_calls(tmp_path):

@@ -54,9 +54,9 @@ class TestChoice:
         explorer.pattern = other
         assert explorer.node == 0
         assert tiny_study.case(explorer.case).pattern == other
-        assert explorer._view["pattern"] == explorer._detail["pattern"] == other
+        assert explorer._view["pattern"] == explorer._details["pattern"] == other
         explorer.case = explorer.case_ids(other)[-1]
-        assert explorer._view["case"] == explorer._detail["case"] == explorer.case_ids(other)[-1]
+        assert explorer._view["case"] == explorer._details["case"] == explorer.case_ids(other)[-1]
 
     def test_steps_go_round_and_keep_the_call(self, explorer):
         own = explorer.case_ids()
@@ -73,7 +73,7 @@ class TestChoice:
         explorer = sl.explore(tiny_study, untested(tiny_study))
         assert (explorer.case, explorer.outcomes, explorer.snippet) == ("", None, "")
         assert "not run" in explorer._view["pair"]
-        assert explorer._detail["record"]["rows"] and explorer._detail["outputs"] is None
+        assert explorer.detail["record"]["rows"] and explorer.detail["outputs"] is None
 
     @pytest.mark.parametrize(
         ("name", "value", "said"),
@@ -173,7 +173,7 @@ def test_colours_and_verdicts_follow_the_threshold(explorer):
     assert [box["face"] for box in explorer._view["picture"]["boxes"]] == wanted
     assert list(explorer.outcomes["paper"]) == ["fail" if d > limit else "pass" for d in differences]
     explorer.node = differences.index(max(differences))
-    assert explorer._detail["verdicts"][0]["verdict"] == "fail"
+    assert explorer.detail["verdicts"][0]["verdict"] == "fail"
 
 
 def test_verdicts_follow_the_studys_own_thresholds(tiny_study, tmp_path):
@@ -208,7 +208,7 @@ def test_names_for_those_who_do_not_see(explorer):
 def test_detail_of_a_call(tiny_study, explorer):
     case, row = tiny_study.case(explorer.case), explorer.outcomes.iloc[0]
     record = next(r for r in tiny_study.records if r.key == tuple(case.nodes[0].record))
-    shown = explorer._detail
+    shown = explorer.detail
     assert shown["title"] == f"Call 0: {record.api}"
     assert dict(shown["facts"])["module"] == record.module_path
     assert shown["source"]["place"] == record.source
@@ -225,7 +225,7 @@ def test_drawn_values_are_those_of_the_run(tiny_study, explorer):
     compared = 0
     for number in range(len(case.nodes)):
         explorer.node = number
-        for shown in explorer._detail["inputs"]:
+        for shown in explorer.detail["inputs"]:
             stream = f"{number}.{shown['name']}"
             if not shown["values"] or not shown["values"]["summary"] or stream not in drawn:
                 continue
@@ -238,7 +238,23 @@ def test_drawn_values_are_those_of_the_run(tiny_study, explorer):
 def test_a_call_fed_from_inside_says_by_which(tiny_study, explorer):
     src, dst, _ = tiny_study.case(explorer.case).edges[0]
     explorer.node = dst
-    assert f"output 0 of call {src}" in [shown["origin"] for shown in explorer._detail["inputs"]]
+    fed = [shown for shown in explorer.detail["inputs"] if shown["origin"] == f"output 0 of call {src}"]
+    record = next(r for r in tiny_study.records if r.key == tuple(tiny_study.case(explorer.case).nodes[dst].record))
+    recorded = {".".join(map(str, path)): features for path, features in record.tensors()}
+    assert fed
+    for shown in fed:  # what it will be given is not known before it runs, but what it was given once is
+        features = recorded[shown["name"]]
+        assert shown["values"]["summary"][1] == ["maximum", f"{features.maximum:.4g}"]
+        assert sum(shown["values"]["histogram"]["recorded"]) == pytest.approx(1, abs=1e-3)
+        assert not any(shown["values"]["histogram"]["drawn"])
+
+
+def test_every_call_of_the_case_is_there_before_it_is_clicked(tiny_study, explorer):
+    calls = explorer._details["calls"]
+    assert [call["title"] for call in calls] == [
+        f"Call {number}: {node.api}" for number, node in enumerate(tiny_study.case(explorer.case).nodes)]  # fmt: skip
+    explorer.node = len(calls) - 1
+    assert explorer._details["calls"] is calls and explorer.detail is calls[-1]
 
 
 NORMAL = TensorFeatures("float32", (64, 64), (64, 1), minimum=-4.0, maximum=4.0, mean=0.0, std=1.0, zeros=0.5,
@@ -265,7 +281,7 @@ def test_histogram_shows_what_a_sampler_changes():
         ({"dtype": "int64", "minimum": 0.0, "maximum": 4.0, "integral": True,
           "quantiles": tuple(sorted(i % 4 + 1.0 for i in range(17)))}, "", 4),
         ({"shape": (0,), "strides": (1,), "minimum": None, "maximum": None, "quantiles": ()}, "", None),
-        ({"shape": (1 << 20,), "strides": (1,)}, "a sample of 32,768; the tensor has 1,048,576 values", values.BARS),
+        ({"shape": (1 << 20,), "strides": (1,)}, "a sample of 8,192; the tensor has 1,048,576 values", values.BARS),
     ],
 )  # fmt: skip
 def test_histogram_of_special_tensors(changed, note, bars):
@@ -379,7 +395,7 @@ needs_browser = pytest.mark.skipif(
 def lab(tiny_study, tmp_path_factory):
     """Opens a notebook on the tiny study in JupyterLab and runs it: a ``Watched`` page and what went wrong in cells."""
     root, home = tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("jupyter")
-    for name in ("00-tour", "08-explore"):
+    for name in ("00-tour", "07-figure-14", "08-explore"):
         copy_notebook(name, root, study=str(tiny_study.directory.resolve()))
     with jupyterlab(root, home) as address, browser() as open_page:
 
@@ -511,8 +527,44 @@ class TestBrowser:
             page.wait_for_function("dark => (document.body.dataset.jpThemeLight === 'false') === dark", arg=dark)
             page.wait_for_function(CONTRAST + " > 4.5", timeout=10000)  # WCAG 2 AA, once the style sheet is there
 
-    def test_the_tour_runs_too(self, lab):
-        watched, errors = lab("00-tour")
+    def test_a_heading_sorts(self, opened):
+        page = opened.page
+        page.locator(".sl-filter [name=api]").fill("")
+        page.locator(".sl-filter [name=verdict]").select_option("")
+        page.wait_for_function("() => !/ of /.test(document.querySelector('.sl-count').textContent)")
+        sizes = """() => [...document.querySelectorAll('.sl-row > span:nth-child(2)')]
+            .map((size) => parseInt(size.textContent))"""
+        for direction, sign in (("descending", -1), ("ascending", 1)):
+            page.locator(".sl-head", has_text="Size").click()
+            page.locator(f".sl-head[data-sort={direction}]", has_text="Size").wait_for(timeout=10000)
+            page.locator(".sl-list").evaluate("(list) => { list.scrollTop = 0; }")
+            page.wait_for_function("() => document.querySelector('.sl-row[data-place=\"0\"]')")
+            shown = page.evaluate(sizes)
+            assert len(shown) > 5 and shown == sorted(shown, key=lambda size: sign * size)
+
+    def test_the_reproducer_is_copied(self, opened):
+        page = opened.page
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.get_by_role("button", name="Copy reproducer").click()
+        page.get_by_role("button", name="Copied").wait_for(timeout=5000)
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied == page.locator(".sl-code code").text_content() and "outcomes = sl.run(" in copied
+
+    def test_tab_reaches_every_part(self, opened):
+        page = opened.page
+        page.locator(".sl-filter [name=api]").focus()
+        focused = "[...document.activeElement.classList, document.activeElement.name].find((name) => name) || ''"
+        reached = []
+        for _ in range(40):
+            reached.append(page.evaluate(focused))
+            page.keyboard.press("Tab")
+        wanted = ["api", "sl-number", "verdict", "sl-head", "sl-list", "sl-cases", "side", "scale", "sl-node",
+                  "sl-platform", "sampler", "sl-action"]  # fmt: skip
+        assert [name for name in dict.fromkeys(reached) if name in wanted] == wanted
+
+    @pytest.mark.parametrize("name", ["00-tour", "07-figure-14"])
+    def test_other_notebooks_run_too(self, lab, name):
+        watched, errors = lab(name)
         assert errors == [] and watched.errors == [] and watched.outside == []
         assert watched.page.locator(".jp-OutputArea-output img").count() >= 2
         watched.page.close()

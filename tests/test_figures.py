@@ -366,6 +366,7 @@ def test_whole_model_paints_each_call_by_the_worst_that_any_tested_pattern_shows
     assert [shade[value] for value in sorted(shade)] == sorted(shade.values(), reverse=True)
     assert {value for value, lightness in shade.items() if lightness > 0.999} <= {0.0}
     assert f"{len(expected)} of {len(graph.nodes)} calls" in " ".join(words(figure))
+    assert "inside a tested pattern" in words(figure)
 
 
 def test_whole_model_names_the_apis_that_differ_most_and_marks_whom_the_evidence_accuses(tiny_study):

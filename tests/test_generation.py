@@ -14,6 +14,7 @@ from sortlib.features import decode
 from sortlib.generation import TestCase, generate
 from sortlib.graph import ApiGraph, Edge, Embedding, Pattern
 from sortlib.platform import Platform
+from sortlib.runner.backward import upstream_of
 from sortlib.runner.execution import Executor, draw_externals, seed_of
 from sortlib.tracing import Tracer
 from sortlib.zoo.tiny import ResidualNet, VisionTransformer
@@ -303,3 +304,46 @@ def test_models_of_one_class_keep_their_own_records():
     flat = [record for part in records for record in part]
     with pytest.raises(SortError, match="3 graphs are called 'Sequential'.*give records as a list for each graph"):
         sl.generate(patterns, flat, graphs)
+
+
+# ---- forward and backward ----
+
+
+def _small_network():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.GELU(), torch.nn.Flatten())
+    model[0].bias.requires_grad_(False)
+    return model
+
+
+def test_backward_cases_give_every_operand_a_gradient_that_wanted_one():
+    graph, records = traced(_small_network().eval(), torch.randn(2, 3, 6, 6))
+    plain, case = (generate([whole(graph)], records, [graph], per_pattern=1, backward=way)[0] for way in (False, True))
+    assert plain.id != case.id and not any(node.backward or node.frozen for node in plain.nodes)
+    assert TestCase.from_json(json.loads(json.dumps(case.to_json()))) == case
+    # Traced without gradients: activations want one as in training; a frozen parameter and buffers do not.
+    frozen = {node.api: node.frozen for node in case.nodes}
+    assert frozen == {"conv2d": ["bias"], "batch_norm": ["running_mean", "running_var"], "gelu": [], "flatten": []}
+    found = execute(case)
+    outputs = [sum(node == place for node, _ in found) for place in range(4)]
+    assert outputs == [1 + 2, 1 + 3, 1 + 1, 1 + 1]  # a result, and a gradient of each operand that wants one
+
+
+def test_what_was_traced_with_gradients_wants_them_as_recorded():
+    graph, records = Tracer("model", backward=True).run(_small_network().train(), torch.randn(2, 3, 6, 6))
+    places = [place for place, node in enumerate(graph.nodes) if node.api in ("conv2d", "batch_norm", "gelu")]
+    (case,) = generate([whole(graph, places)], records, [graph], per_pattern=1, backward=True)
+    assert case.nodes[0].frozen == ["input", "bias"]  # the image wanted none
+    assert case.nodes[1].frozen == ["running_mean", "running_var"]
+    outputs = execute(case)
+    assert (0, 1) in outputs and (0, 2) not in outputs and outputs[0, 1].shape == (4, 3, 3, 3)
+
+
+def test_gradients_of_a_pattern_are_those_of_autograd_call_by_call():
+    graph, records = traced(lambda x: torch.tanh(torch.relu(x)), torch.randn(5))
+    (case,) = generate([whole(graph)], records, [graph], per_pattern=1, backward=True)
+    found = execute(case)
+    x = found[0, 0].requires_grad_()
+    upstream = upstream_of(found[1, 0], f"{seed_of(case.to_json(), 1)}/0", "drawn")
+    (right,) = torch.autograd.grad(torch.tanh(x), x, upstream)
+    assert torch.equal(found[1, 1], right)

@@ -400,6 +400,20 @@ KNOWN = """
 """  # PyTorch issues 185770, 162489 (two), 121651, 132998, 132997, 132999, (none), 107514
 
 
+def test_infinities_of_gelu_by_both_rules():
+    """PyTorch issue 185770. NaN on both sides differs in nothing; the kernel of oneDNN for AVX-512 has another one at
+    +inf that the portable kernel has not, which the paper counts among NaN bugs (section IV-D)."""
+    entry = ("F.gelu(x)", {"x": np.array([-np.inf, -1, 0, 1, np.inf], "float32")})
+    narrow = Platform("avx2", "cpu", env={"ONEDNN_MAX_CPU_ISA": "AVX2"})
+    (row,) = sl.check(*entry, reference=narrow).to_dict("records")
+    assert (row["paper"], row["evidence"], row["local_one_sided"]) == ("pass", "nan", 0)
+    assert "not finite where a number is right (the limit at infinity)" in row["reason"]
+    (row,) = sl.check(*entry).to_dict("records")
+    one_sided = bool(F.gelu(torch.from_numpy(entry[1]["x"]))[-1].isnan())  # a kernel for single numbers has a limit
+    assert (row["paper"], row["symptom"]) == (("fail", "nan") if one_sided else ("pass", ""))
+    assert row["evidence"] == "nan"
+
+
 def test_the_command_line_checks_a_file(tmp_path):
     (tmp_path / "known.yaml").write_text(KNOWN)
     command = [str(Path(sys.executable).parent / "sortlib"), "check", "known.yaml"]

@@ -127,7 +127,7 @@ class TestForm:
 def test_what_depends_on_the_machine_is_tagged():
     tagged = [(name, cell.source) for name in ALL for cell in code_cells(name)
               if committed.MACHINE in cell.metadata.get("tags", [])]  # fmt: skip
-    assert ("00-tour", "sl.tables.show(sl.platforms())") in tagged and len(tagged) == 2
+    assert ("00-tour", "sl.tables.show(sl.platforms())") in tagged and len(tagged) == 3
 
 
 # ---- refreshing and checking ----
@@ -200,6 +200,19 @@ def test_refreshing_keeps_outputs_without_what_only_a_running_kernel_has(book, m
     before = book.read_bytes()
     committed.refresh(book, {"study": "../runs/other"})
     assert book.read_bytes() == before
+
+
+def test_a_small_patch_of_a_kept_picture_keeps_its_colour():
+    """The legend's red beside a large drawing in shades of yellow, grey and white."""
+    image, buffer = Image.new("RGB", (400, 300), "white"), io.BytesIO()
+    for step in range(256):
+        image.paste((255, 255 - step // 3, step), (step, 0, step + 1, 200))
+        image.paste((step,) * 3, (step, 210, step + 1, 290))
+    image.paste("#c4161c", (300, 20, 310, 26))
+    image.save(buffer, "PNG")
+    kept = Image.open(io.BytesIO(base64.b64decode(committed._palette(base64.b64encode(buffer.getvalue()).decode()))))
+    seen = kept.convert("RGB").getpixel((305, 23))
+    assert max(abs(one - other) for one, other in zip(seen, (0xC4, 0x16, 0x1C), strict=True)) < 12
 
 
 @pytest.mark.parametrize(

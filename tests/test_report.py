@@ -1,5 +1,6 @@
 """The report: one file that opens without a network, says what was run and found, and escapes what it is given."""
 
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -7,8 +8,9 @@ from html.parser import HTMLParser
 
 import pandas as pd
 import pytest
+from browser import browser, chromium
 
-from sortlib import page, tables
+from sortlib import page, report, tables
 from sortlib.errors import SortError
 from sortlib.judging import RANK
 from sortlib.pipeline import complete
@@ -217,6 +219,73 @@ def test_a_study_that_was_not_run_is_told_so(tmp_path):
     fresh = Study.create(StudyConfig(name="fresh", zoo="tiny"), tmp_path / "fresh")
     with pytest.raises(SortError, match="continue with 'sortlib study fresh"):
         write_report(fresh)
+
+
+def test_a_table_by_method_is_split_where_it_would_not_fit_on_a_page():
+    methods = {f"m{number}": f"Method {number}" for number in range(10)}
+    frame = pd.DataFrame({"api": ["add", "Total"], "paper_name": ["__add__", "Total"]})
+    counts = frame.assign(**{f"{key}_{kind}": [1, 1] for key in methods for kind in ("attempts", "valid", "ratio")})
+    parts = [Outline(part) for part in report._by_method(counts, methods, "Counts", ["a note"])]
+    heads = ["Method 0 Method 1 Method 2", "Method 3 Method 4 Method 5", "Method 6 Method 7 Method 8", "Method 9"]
+    wanted = [f"Counts, part {number} of 4 {head}" for number, head in enumerate(heads, 1)]
+    assert [part.text.partition(" API ")[0] for part in parts] == wanted
+    assert ["a note" in part.text for part in parts] == [False, False, False, True]
+    idle = counts.assign(m9_attempts=tables.NOTHING, m9_valid=tables.NOTHING, m9_ratio=tables.NOTHING)
+    assert len(list(report._by_method(idle, methods, "Counts", []))) == 3  # nothing to count, nothing to show
+    ratios = frame.assign(**{f"{key}_ratio": [100.0, 100.0] for key in methods})
+    (whole,) = [Outline(part) for part in report._by_method(ratios, methods, "Ratios", [], ("ratio",))]
+    assert whole.text.startswith("Ratios API Method 0 Method 1 ") and "ratio" not in whole.text
+
+
+def test_footnotes_are_on_the_methods_that_are_shown(study):
+    notes = ["SORT and Single-API: no attempt on div: why", "Single-API: one", "perf: not measured"]
+    assert report._about(notes, study, {"sort": "SORT"}) == [notes[0], notes[2]]
+    assert report._about(notes, study, {"sort": "SORT", "single": "Single-API"}) == notes
+
+
+# ---- in a browser ----
+
+needs_browser = pytest.mark.skipif(
+    not chromium() or not importlib.util.find_spec("playwright"),
+    reason="no Chromium on this machine" if not chromium() else "Playwright is not installed",
+)
+TOO_WIDE = """() => [...document.querySelectorAll(".scroll, figure, p, ul, dl, pre")]
+    .filter((part) => part.scrollWidth > document.documentElement.clientWidth + 1
+        || part.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
+    .map((part) => part.textContent.slice(0, 80))"""
+
+
+@needs_browser
+def test_the_report_opens_without_a_request_and_prints_on_clean_pages(study, tmp_path):
+    """On paper nothing is cut at the right, all folds are open, and no figure is higher than a page (A4, 15 mm)."""
+    path = write_report(study).resolve()
+    with browser() as open_page:
+        watched = open_page()
+        watched.page.goto(path.as_uri())
+        assert watched.errors == [] and watched.outside == [path.as_uri()]  # the file itself and nothing else
+        assert watched.page.evaluate("document.documentElement.scrollHeight") < 30_000
+        printed = watched.page.pdf(format="A4", prefer_css_page_size=True)
+        assert printed.startswith(b"%PDF") and printed.count(b"/Type /Page\n") < 40
+        watched.page.emulate_media(media="print")
+        watched.page.set_viewport_size({"width": 680, "height": 1000})  # 180 mm
+        watched.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert watched.page.locator("details:not([open])").count() == 0
+        assert watched.page.evaluate(TOO_WIDE) == []
+        heights = watched.page.evaluate("[...document.images].map((image) => image.clientHeight)")
+        assert heights and max(heights) <= 267 / 25.4 * 96
+
+
+@needs_browser
+def test_a_long_text_beside_many_numbers_keeps_a_width_to_read(tmp_path):
+    """One letter on a line, as a browser would have it, makes a page of thousands of lines."""
+    frame = pd.DataFrame({"api": ["add"], **{f"attempts of {n}": [123456] for n in range(30)}, "why": ["reason " * 60]})
+    (tmp_path / "page.html").write_text(page.document("Wide", "", [("t", "T", page.table(frame))]))
+    with browser() as open_page:
+        watched = open_page()
+        watched.page.goto((tmp_path / "page.html").as_uri())
+        width = watched.page.locator("td.long").evaluate("(cell) => cell.clientWidth")
+        assert width > 150
+        assert watched.page.evaluate("document.documentElement.scrollWidth") <= 1400  # the table scrolls, not the page
 
 
 # ---- tables ----

@@ -126,6 +126,59 @@ def test_a_script_that_does_not_reproduce_says_so(tmp_path, no_variants):
     assert "do not file this" in made.issue.read_text()
 
 
+SQUARE = normal(6, 6)
+FREE = {  # fault -> call, whose outputs are not unique; inputs; what the script says of the candidate
+    "turned vectors": ("torch.linalg.eigh(x @ x.mT)", {"x": SQUARE}, "the candidate is wrong by"),
+    "positions": ("torch.argmax(x, -1)", {"x": SQUARE}, "the candidate is wrong by"),
+    "unscaled dropout": ("F.dropout(x, 0.25)", {"x": normal(2000)}, "the candidate is wrong by"),
+    "share of dropout": ("F.dropout(x, 0.25)", {"x": normal(4000)}, "standard deviations from 25.00%"),
+}
+
+
+@pytest.mark.parametrize("armed", FREE)
+def test_results_that_are_not_unique_are_compared_by_what_every_right_one_shares(armed, tmp_path, no_variants):
+    call, inputs, said = FREE[armed]
+    candidate = Platform("faulty", "cpu", imports=("faulty_arithmetic",),
+                         env={"PYTHONPATH": HERE, "SORT_TEST_ARITHMETIC": armed})  # fmt: skip
+    case = _case(call, inputs, tmp_path / "given")
+    target = target_of(run([case], CPU, candidate, progress=False).to_dict("records"))
+    assert target.cause.side == "candidate" and target.verdict == "suspect"
+    made = reproduce_case(case, target, CPU, candidate, tmp_path / "script.py", progress=False)
+    assert made.reproduces and said in made.output, made.output
+    text = made.script.read_text()
+    assert "def compared(outputs, operands):" in text and "sortlib" not in text
+    # Without the fault it says so, although vectors may turn round and each side draws its own mask.
+    sound = tmp_path / "sound.py"
+    sound.write_text(text.replace(f'"SORT_TEST_ARITHMETIC": "{armed}"', '"SORT_TEST_ARITHMETIC": "other numbers"'))
+    status, output = executed(sound)
+    assert status == 1 and output.splitlines()[-1] == "NOT reproduced", output
+
+
+def test_a_result_that_changes_from_call_to_call_is_called_often(tmp_path, no_variants):
+    candidate = Platform("faulty", "cpu", imports=("faulty_arithmetic",),
+                         env={"PYTHONPATH": HERE, "SORT_TEST_ARITHMETIC": "flaky silu"})  # fmt: skip
+    case = _case("F.silu(x)", {"x": normal(20)}, tmp_path / "given")
+    target = target_of(run([case], CPU, candidate, progress=False).to_dict("records"))
+    made = reproduce_case(case, target, CPU, candidate, tmp_path / "script.py", progress=False)
+    assert made.reproduces and "CALLS = 20" in made.script.read_text(), made.output
+
+
+def test_gradients_of_a_mask_are_compared_where_they_are_kept(tmp_path, no_variants):
+    candidate = Platform("faulty", "cpu", imports=("faulty_arithmetic",),
+                         env={"PYTHONPATH": HERE, "SORT_TEST_ARITHMETIC": "unscaled dropout"})  # fmt: skip
+    case = _case("F.dropout(x, 0.25)", {"x": normal(500)}, tmp_path / "given", backward=True)
+    target = target_of(run([case], CPU, candidate, progress=False).to_dict("records"))
+    made = reproduce_case(case, target, CPU, candidate, tmp_path / "script.py", progress=False)
+    assert made.reproduces and made.output.count("largest error of the reference against float64") == 1, made.output
+
+
+def test_what_a_fresh_process_did_not_repeat_has_no_script(tmp_path, no_variants):
+    accused = row(unconfirmed="crash", message="crash of the candidate on the first try", local_differing=0.0,
+                  local_max_abs=0.0, propagated_max_abs=0.0, incoming=0.0, nan_inputs=False)  # fmt: skip
+    with pytest.raises(SortError, match="relu: crash that a fresh process did not repeat"):
+        script_of(tmp_path, "torch.relu(x)", {"x": normal(4, 3)}, FAULTY, accused)
+
+
 def test_inputs_too_large_for_a_script_are_one_clear_line(tmp_path, no_variants):
     with pytest.raises(SortError, match=r"script.py: the inputs make a script of [\d,]+ characters; minimize"):
         script_of(tmp_path, "torch.relu(x)", {"x": normal(fault.WRONG, 30_000)}, FAULTY, WRONG)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +27,7 @@ from sortlib.features import measure
 from sortlib.generation import generate
 from sortlib.graph import Edge, Embedding, Pattern
 from sortlib.platform import Platform, require
-from sortlib.runner import campaign, evidence, transport
+from sortlib.runner import campaign, evidence, single, transport
 from sortlib.runner.campaign import run
 from sortlib.runner.execution import Executor, draw_externals, duplicate, seed_of
 from sortlib.tracing import Tracer
@@ -460,3 +461,84 @@ def test_errors_against_the_truth_by_hand():
     base = np.array([1, 2, 3, 5], np.float32)
     again = evidence.errors(base, evidence.Truth(residual=residual, base=base), limit, 0.25, 0.0, 3e38)
     assert (again["error"], again["ratio"], again["lost"]) == (0.5, 2.0, 0.0)
+
+
+# ---- figures in float32 ----
+
+
+def _close(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name] == (value if value is None else pytest.approx(value, rel=1e-5)), name
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-6, 1.0, 1e6, 1e30])
+@pytest.mark.parametrize("size", [1, 1000, 3 * single.BLOCK + 7])
+def test_figures_in_float32_are_those_in_float64(size, scale):
+    from sortlib.runner.bounds import Bound
+
+    rng = np.random.default_rng(size)
+    truth = rng.standard_normal(size) * scale
+    sides = [(truth * (1 + rng.standard_normal(size) * 1e-7)).astype(np.float32) for _ in range(2)]
+    sides[1][::3] = sides[0][::3]
+    _close(single.compare(*sides), _in_double(evidence.compare, *sides))
+    residual = (truth - sides[0]).astype(np.float32)
+    extra = np.abs(rng.standard_normal(size)).astype(np.float32) * np.float32(scale)
+    right = evidence.Truth(residual=residual, base=sides[0])
+    unit, step = 2.0**-24, 2.0**-149
+    for limit in (None, Bound((0.5, 2.0, 3.0), (0.5, 2.0, 0.0), size, extra), Bound((0, 2, 0), (0, 2, 0), size)):
+        found = single.errors(*sides, residual, limit, None if limit is None else limit.extra, unit, step)
+        expected = [evidence.errors(side, right, limit, unit, step, 3.4e38) for side in sides]
+        if found is None:  # errors whose squares float32 does not hold: left to float64
+            assert not 1e-15 < expected[0]["error"] < 1e15
+            continue
+        for one, other in zip(found, expected, strict=True):
+            _close(one, other)
+
+
+def _in_double(compare, a, b):
+    """``evidence.compare`` without the short cut, which takes arrays of float32 only: the same values as float64."""
+    found = compare(a.astype(np.float64), b.astype(np.float64))
+    return {**found, "scale_ulp": found["max_abs"] / float(np.spacing(np.abs(a).max()))}
+
+
+def test_float32_is_left_where_it_is_too_narrow():
+    one = np.float32([1.0, 2.0])
+    for other in ([np.nan, 2.0], [np.inf, 2.0], [-3e38, 2.0]):
+        assert single.compare(np.float32([3e38, 2.0]), np.float32(other)) is None
+        assert single.errors(np.float32([3e38, 2.0]), np.float32(other), None, None, None, 2.0**-24, 0.0) is None
+    assert single.compare(np.float32([0.0, 2.0]), one) is None  # the relative difference is infinite
+    assert evidence.compare(np.float32([0.0, 2.0]), one)["max_rel"] == np.inf
+    tiny = np.float32([1e-20, 0.0])  # whose square is no float32
+    assert single.errors(one, one + tiny, tiny, None, None, 2.0**-24, 0.0) is None
+
+
+def test_a_flushed_denormal_is_beyond_its_bound():
+    from sortlib.runner.bounds import Bound
+
+    limit, tiny = Bound((0, 1, 0), (0, 1, 0), 1), np.float32([1e-40])
+    found = evidence.errors_of_both(tiny, np.float32([0.0]), evidence.Truth(base=tiny), limit,
+                                    [(2.0**-24, 2.0**-149, 3.4e38)] * 2)  # fmt: skip
+    assert found[0]["ratio"] == 0
+    # The error is the number itself; its own rounding and one step of 2**-149 are allowed.
+    number = float(tiny[0])
+    assert found[1]["ratio"] == pytest.approx(number / (number * 2.0**-24 + 2.0**-149), rel=1e-5)
+
+
+def test_reference_waits_for_room_and_goes_on_when_a_folder_is_emptied(tmp_path):
+    room, begun = transport.Room(limit=1000), threading.Event()
+    first, second = (transport.claim(tmp_path) for _ in range(2))
+    with room.fill(first):
+        transport.Shelf(first).save(torch.ones(1000))
+
+    def more():
+        with room.fill(second):
+            begun.set()
+
+    waiting = threading.Thread(target=more)
+    waiting.start()
+    assert not begun.wait(0.2)
+    with room.empty(first):
+        assert not begun.is_set()
+    waiting.join(10)
+    assert begun.is_set()

@@ -60,6 +60,28 @@ def test_a_fault_of_linear_is_found_blamed_and_kept(tiny_study, tmp_path, monkey
     assert table.loc[["linear", "Total"], "SORT_evidence_blamed"].tolist() == [1, 1]
     assert table.loc["relu", "faults"] == table.loc["relu", "SORT_evidence_found"] == "/"
     assert any("8 executed calls" in note for note in table.attrs["footnotes"])
+    rows = tables.rows_of(Study(study.directory), "seeded_faults", "linear", "SORT_evidence_blamed")
+    assert set(rows["api"]) == {"linear"} and set(rows["fault"]) == {"linear-bias-twice"}
+    assert tables.rows_of(study, "seeded_faults", "linear", "SORT_evidence_alarms").empty
+
+
+def test_a_budget_is_spent_whole_and_rare_patterns_have_a_footnote(tiny_study, tmp_path):
+    source = seeded_faults._Source(tiny_study, 12, [], tmp_path)
+    frequent = next(api for api in ("linear", "add", "flatten") if any(api in p.nodes for p in tiny_study.patterns))
+    assert not any("softmax" in pattern.nodes for pattern in tiny_study.patterns)  # one of the two models calls it
+    for api, rare in ((frequent, False), ("softmax", True)):
+        made = source.attempts(api)
+        assert made["rare"] is rare
+        for run in ("sort", "single"):
+            cases = made["cases"][run]
+            assert all(api in [node.api for node in case.nodes] for case in cases)
+            assert 12 - 3 <= sum(len(case.nodes) for case in cases) <= 12, run  # no room for a further case
+    results = pd.DataFrame(columns=seeded_faults.COLUMNS)
+    results.loc[0] = ["SORT", "evidence", "softmax-bf16", "softmax", True, True, "softmax", 0, 4, 12, 1.0]
+    results.attrs.update(absent={}, rare=["softmax"])
+    notes = tables.rq4._notes({"budget": 12}, results, 2)
+    assert any(note.startswith("SORT: softmax: in no pattern that 2 models share, so it was run on rare ones")
+               for note in notes)  # fmt: skip
 
 
 def test_a_study_without_it_shows_nothing(tiny_study):

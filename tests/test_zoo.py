@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 import sortlib
+from sortlib.apis import PAPER_APIS
 from sortlib.config import data_dir
 from sortlib.errors import SortError
 from sortlib.zoo import Inputs, ZooEntry, build, load_zoo, prepare, samples
@@ -62,10 +63,25 @@ def same_weights(one, other) -> bool:
 # Zoo files
 
 
-def test_quick_holds_the_eight_models_of_issue_a():
+def test_quick_holds_one_model_of_each_kind_and_those_that_share_the_rare_apis():
     names = [entry.name for entry in load_zoo("quick").models]
     assert names == ["resnet18", "vgg11bn", "densenet121", "mobilenet-v2", "deit-tiny", "swin-tiny", "conformer-tiny",
-                     "convnext-tiny"]  # fmt: skip
+                     "convnext-tiny", "mobilenet-v3-small", "efficientformer-l1", "levit-128s"]  # fmt: skip
+    assert set(names) < {entry.name for entry in load_zoo("paper").models}
+
+
+@pytest.mark.slow
+def test_quick_has_a_pattern_of_three_models_for_each_of_the_papers_apis(tmp_path):
+    """Tracing without computing is enough to see the graphs."""
+    pytest.importorskip("mmpretrain")
+    from sortlib.zoo_tracing import trace_zoo
+
+    trace_zoo("quick", out=tmp_path, progress=False, fake=True)
+    graphs = [sortlib.ApiGraph.load(path) for path in sorted(tmp_path.glob("*.json"))]
+    patterns = sortlib.mine(graphs, min_support=3, max_nodes=2)
+    held = {api for pattern in patterns if not any("@alias" in edge.argument for edge in pattern.edges)
+            for api in pattern.nodes}  # fmt: skip
+    assert set(PAPER_APIS) <= held
 
 
 def test_paper_has_the_statistics_that_its_comment_claims():

@@ -30,6 +30,7 @@ class ACETest(Method):
     """See the module."""
 
     key, name, variants = "acetest", "ACETest", ("C", "G")
+    ends = "the solver finds no further inputs that its constraints allow"
 
     def available(self, context=None):
         try:
@@ -38,7 +39,7 @@ class ACETest(Method):
             return "the solver Z3; install it with: pip install z3-solver"
         return ""
 
-    def attempts(self, api, count, context):
+    def attempts(self, api, count, context, variant=""):
         goals = self._goals(api, context)
         if not goals:
             return
@@ -92,9 +93,11 @@ class ACETest(Method):
         side = "both" if variant == "G" and row["side"] == "candidate" else row["side"]
         return {"status": row["status"], "side": side, "message": row["message"]}
 
+    def judges(self, variant, candidate):
+        return variant != "G" or not str(candidate).startswith("cpu")
+
     def verdicts(self, outcomes, variant=""):
-        if variant == "G":
-            outcomes = outcomes[~outcomes["candidate"].astype(str).str.startswith("cpu")]
+        outcomes = outcomes[[self.judges(variant, candidate) for candidate in outcomes["candidate"]]]
         return super().verdicts(outcomes, variant)
 
     def oracle(self, nodes, row, variant):

@@ -215,6 +215,7 @@ class Method:
     variants : letters that the paper's tables add to the name; empty for none.
     paper : column of Table II.
     timed : whether its oracle compares times.
+    ends : why it makes fewer attempts than it may, in the words of a footnote.
     whole : whether all calls of an attempt are under test, not only the first.
     """
 
@@ -224,21 +225,33 @@ class Method:
     paper = ""
     timed = False
     whole = False
+    ends = "it has no further attempt to make"
 
     def available(self, context: Context | None = None) -> str:
         """What this machine lacks for the method, empty if nothing."""
         return ""
 
-    def attempts(self, api: str, count: int, context: Context) -> Iterator[TestCase]:
+    def attempts(self, api: str, count: int, context: Context, variant: str = "") -> Iterator[TestCase]:
         """``count`` attempts of each variant; fewer, or none, where the method has no tests for the API.
+
+        They are made as they are taken, and a larger count begins with the same ones (unless ``repeats`` says no).
 
         Parameters
         ----------
         api : canonical name.
         count : attempts of each variant.
         context : records, seed, options.
+        variant : make those of one variant only. Without a meaning where all variants judge the same attempts.
         """
         raise NotImplementedError
+
+    def repeats(self, context: Context) -> bool:
+        """Whether ``attempts`` gives the same when it is called again."""
+        return True
+
+    def judges(self, variant: str, candidate: str) -> bool:
+        """Whether a variant has anything to say of a candidate platform."""
+        return True
 
     def reason(self, api: str, context: Context) -> str:
         """Why ``attempts`` gives none for an API, in the words of a footnote."""
@@ -268,7 +281,7 @@ class Method:
         from sortlib.judging import judge
 
         rows = []
-        mine = outcomes.loc[[self._is_of(pattern, variant) for pattern in outcomes["pattern"]]]
+        mine = outcomes.loc[[self.is_of(pattern, variant) for pattern in outcomes["pattern"]]]
         judged = judge(mine, "evidence").rename(columns={"verdict": "evidence"})
         for _, case in judged.groupby("case", sort=False):
             nodes = case.to_dict("records")
@@ -302,7 +315,12 @@ class Method:
         head, _, tail = rest.partition("-")
         return tail if head in self.variants else rest
 
-    def _is_of(self, pattern, variant):
+    def pattern_of(self, api: str, variant: str = "") -> str:
+        """The pattern id of its attempts on an API."""
+        return pattern_id(self.key, variant, api)
+
+    def is_of(self, pattern: str, variant: str = "") -> bool:
+        """Whether a pattern id marks an attempt of this method that a variant judges; of any variant if empty."""
         if not pattern.startswith(f"{self.key}-"):
             return False
         head = pattern.removeprefix(f"{self.key}-").partition("-")[0]

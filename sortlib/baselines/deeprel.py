@@ -58,18 +58,18 @@ class DeepREL(Method):
     def close(self):
         self._probe.close()
 
-    def attempts(self, api, count, context):
+    def attempts(self, api, count, context, variant=""):
         records = context.by_api.get(api, [])
         pairs = self._verified(api, context) if records else {}
-        for variant in self.variants:
-            if not pairs.get(variant):
+        for name in [variant] if variant else self.variants:
+            if not pairs.get(name):
                 continue
             for number in range(count):
-                mutator = mutation.Mutator(context.rng(self.key, variant, api, number), mutation.DEEPREL)
-                pair = pairs[variant][number % len(pairs[variant])]
+                mutator = mutation.Mutator(context.rng(self.key, name, api, number), mutation.DEEPREL)
+                pair = pairs[name][number % len(pairs[name])]
                 record = mutator.pick([r for r in records if r.target == pair.source])
                 arguments = mutation.mutate(record.arguments, mutator)
-                yield build(self.key, variant, api, number, calls_of(pair, arguments, record), context.seed)
+                yield build(self.key, name, api, number, calls_of(pair, arguments, record), context.seed)
 
     def reason(self, api, context):
         if not context.by_api.get(api):

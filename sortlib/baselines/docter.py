@@ -39,7 +39,7 @@ class DocTer(Method):
     def __init__(self):
         self._read = {}
 
-    def attempts(self, api, count, context):
+    def attempts(self, api, count, context, variant=""):
         specification = self._specification(api, context)
         if specification is None:
             return

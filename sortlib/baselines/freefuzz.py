@@ -30,19 +30,19 @@ class FreeFuzz(Method):
 
     key, name, variants, paper, timed = "freefuzz", "FreeFuzz", ("C", "P"), "FreeFuzz", True
 
-    def attempts(self, api, count, context):
+    def attempts(self, api, count, context, variant=""):
         records = context.by_api.get(api, [])
         if not records:
             return
-        for variant in self.variants:
+        for name in [variant] if variant else self.variants:
             for number in range(count):
-                mutator = mutation.Mutator(context.rng(self.key, variant, api, number))
+                mutator = mutation.Mutator(context.rng(self.key, name, api, number))
                 record = mutator.pick(records)
                 database = _Database(api, record.target, context, mutator.rng)
                 arguments = mutation.mutate(record.arguments, mutator, database)
                 high = Call(record.target, arguments, record.key, record.source)
-                calls = [high] if variant == "C" else [high._replace(arguments=_lowered(arguments)), high]
-                yield build(self.key, variant, api, number, calls, context.seed)
+                calls = [high] if name == "C" else [high._replace(arguments=_lowered(arguments)), high]
+                yield build(self.key, name, api, number, calls, context.seed)
 
     def reason(self, api, context):
         return "no recorded call to mutate"

@@ -7,14 +7,17 @@ on. The seconds that a method took are in the manifest under ``times`` and in no
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from tqdm.auto import tqdm
 
 from sortlib.apis import PAPER_APIS
 from sortlib.baselines.base import Context
 from sortlib.baselines.registry import BASELINES, baseline
+from sortlib.baselines.until_valid import UntilValid
 from sortlib.errors import SortError
 from sortlib.outcomes import run_missing
+from sortlib.platform import require
 
 SINGLE = "single-api"
 
@@ -42,9 +45,10 @@ def generate_baselines(study, progress: bool = True):
         return
     context = context_of(study)
     for key in keys:
-        settings = config.baselines.model_dump(mode="json", exclude={"timeout"})
-        mark = fingerprint(study.stage("trace")["fingerprint"], config.generation.inputs_per_api, config.seed,
-                           config.generation.max_elements, settings)  # fmt: skip
+        settings = config.baselines.model_dump(mode="json", exclude={"timeout", "memory"})
+        budget = config.generation.model_dump(include={"inputs_per_api", "valid_per_api", "max_attempts_per_api"})
+        mark = fingerprint(study.stage("trace")["fingerprint"], budget, config.seed, config.generation.max_elements,
+                           settings)  # fmt: skip
         if known.get(key, {}).get("fingerprint") == mark and study.holds(f"baselines/{key}.parquet"):
             continue
         method, start = baseline(key), time.monotonic()
@@ -53,7 +57,7 @@ def generate_baselines(study, progress: bool = True):
         try:
             with tqdm(list(PAPER_APIS), desc=f"attempts of {method.name}", unit="API", disable=not progress) as bar:
                 for api in bar:
-                    made = [] if missing else list(method.attempts(api, config.generation.inputs_per_api, context))
+                    made = [] if missing else list(method.attempts(api, config.generation.budget, context))
                     cases += made
                     if not made:
                         absent[api] = f"needs {missing}" if missing else method.reason(api, context)
@@ -67,23 +71,54 @@ def generate_baselines(study, progress: bool = True):
 
 
 def run_baselines(study, reference, candidate, progress: bool = True, executor=None):
-    """Run the attempts that have no outcome yet, method by method."""
+    """Run the attempts that have no outcome yet, method by method; with ``valid_per_api`` in the study's generation,
+    make and run further ones until so many are valid."""
     keys = chosen(study.config)
     if not keys:
         return
     timeout = min(study.config.timeout, study.config.baselines.timeout)
-    for key in keys:
+    reference, candidate = (_limited(each, study.config.baselines.memory) for each in (reference, candidate))
+
+    def run(key, label):
         start, versions = time.monotonic(), None
         try:
             versions = run_missing(study.outcome_folder / "baselines", study.baseline_cases[key], reference, candidate,
-                                   timeout, f"run {BASELINES[key].name}", "attempt", progress, executor)  # fmt: skip
+                                   timeout, label, "attempt", progress, executor)  # fmt: skip
         except BaseException:
             versions = {}  # interrupted: what it took until then counts too
             raise
         finally:
             if versions is not None:
                 study.spent(key, run=time.monotonic() - start)
-    study.forget("baseline_outcomes")
+        study.forget("baseline_outcomes")
+
+    for key in keys:
+        name = BASELINES[key].name
+        run(key, f"run {name}")
+        if study.config.generation.valid_per_api and study.baseline_cases[key]:
+            _until_valid(study, key, candidate.name, lambda left, key=key, name=name: run(
+                key, f"run {name}, until enough are valid: {left} to go"))  # fmt: skip
+
+
+def _limited(platform, memory):
+    """The platform with a limit on what its worker process may allocate, in GiB."""
+    platform = require(platform)
+    return replace(platform, env={**platform.env, "SORTLIB_WORKER_MEMORY": str(memory)}) if memory else platform
+
+
+def _until_valid(study, key, candidate, run):
+    """Let a method go on until it has the valid attempts that the study wants; ``run`` takes what is left to do."""
+    rounds = UntilValid(study, key, context_of(study), candidate)
+    try:
+        while left := rounds.extend():
+            run(f"{left} of the APIs' sequences")
+    finally:
+        rounds.close()
+        if rounds.seconds > 1:
+            study.spent(key, generate=rounds.seconds)
+    known = dict(study.stage("baselines")["methods"])
+    known[key] = {**known[key], "attempts": len(study.baseline_cases[key]), "short": rounds.short}
+    study.note("baselines", methods=known)
 
 
 def check_options(config):

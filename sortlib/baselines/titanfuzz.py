@@ -51,6 +51,7 @@ class TitanFuzz(Method):
     """See the module."""
 
     key, name, paper, whole = "titanfuzz", "TitanFuzz", "TitanFuzz", True
+    ends = "there is no further program that calls it"
 
     def available(self, context=None):
         options = context.options if context else {}
@@ -66,7 +67,7 @@ class TitanFuzz(Method):
             return str(error)
         return ""
 
-    def attempts(self, api, count, context):
+    def attempts(self, api, count, context, variant=""):
         missing = self.available(context)
         if missing:
             raise SortError(f"TitanFuzz needs {missing}")
@@ -80,6 +81,9 @@ class TitanFuzz(Method):
                 if search:
                     search.learn(code, ran.ended == "ok")
                 yield _case(self.key, api, number, code, note, ran, context.seed)
+
+    def repeats(self, context):
+        return bool(context.options.get("programs"))  # a language model may answer differently
 
     def reason(self, api, context):
         if context.options.get("programs"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import SimpleNamespace
 
 import pandas as pd
@@ -49,6 +49,7 @@ class Entry:
         """``judged`` as a dictionary per call; kept, since several parts of the explorer read them for each click."""
         return _rows(self, threshold)
 
+    @cached_property
     def largest(self) -> float:
         """Largest propagated difference; NaN without a value."""
         return float(self.outcomes["propagated_max_abs"].astype(float).max())
@@ -140,8 +141,9 @@ class Entries:
         pattern = self.study.pattern(pattern_id)
         # Records of other APIs take no part in a join; leaving them out only saves time.
         records = [record for record in self.study.records if record.api in pattern.nodes]
-        limit = self.study.config.generation.max_elements
-        made = generate([pattern], records, self.study.graphs, number + 1, seed, sampler, limit)
+        settings = self.study.config.generation
+        made = generate([pattern], records, self.study.graphs, number + 1, seed, sampler, settings.max_elements,
+                        backward=settings.backward)  # fmt: skip
         if not made:
             raise SortError(f"pattern {pattern_id} gives no case: {made.skipped[pattern_id]}")
         return made[number]
@@ -152,12 +154,13 @@ class Entries:
         if case.id in self._cases:
             made = [f'case = study.case("{case.id}")']
         else:
-            limit = self.study.config.generation.max_elements
+            settings = self.study.config.generation
+            backward = ", backward=True" if settings.backward else ""
             made = [
                 f'pattern = study.pattern("{case.pattern}")',
                 "case = sl.generate(",
                 f"    [pattern], study.records, study.graphs, per_pattern={entry.number + 1}, seed={case.seed},",
-                f'    sampler="{case.sampler}", max_elements={limit},',
+                f'    sampler="{case.sampler}", max_elements={settings.max_elements}{backward},',
                 f")[{entry.number}]",
             ]
         timeout = f"{self.study.config.timeout:g}"

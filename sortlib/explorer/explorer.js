@@ -301,26 +301,36 @@ function detail(model) {
   }
 
   function input(shown) {
-    if (!shown.values) return html("p", {}, html("b", {}, shown.name), ` is ${shown.origin}`);
-    const { values } = shown;
-    return html("div", { class: "sl-input" }, html("p", {}, html("b", {}, shown.name), ` ${shown.origin}`),
+    const said = html("p", {}, html("b", {}, shown.name), `: ${shown.origin}`), { values } = shown;
+    if (!values) return said;
+    return html("div", { class: "sl-input" }, said,
       values.note ? html("p", { class: "sl-faint" }, values.note) : null,
-      !values.summary.length ? null : html("div", { class: "sl-pair" }, table(["", "recorded", "drawn"], values.summary),
+      !values.summary.length ? null : html("div", { class: "sl-pair" },
+        table(["", "recorded", "drawn"].slice(0, values.summary[0].length), values.summary),
         values.histogram ? histogram(values.histogram, shown.name) : null));
   }
 
+  let before = ""; // what is drawn, to draw nothing twice
+
+  // Draws the chosen call once it is there; tells pattern, case and call that are drawn now.
   function draw() {
-    const shown = model.get("_detail");
-    const source = [html("h4", {}, "Source line in the model"), html("p", {}, shown.source.place),
+    const { pattern, case: key, calls } = model.get("_details"), view = model.get("_view"), node = model.get("node");
+    if (pattern !== view.pattern || key !== view.case || !calls[node]) return null;
+    const shown = calls[node], now = JSON.stringify(shown), drawn = `${pattern} ${key} ${node}`;
+    if (now === before) return drawn;
+    before = now;
+    const place = shown.source.place.split("/").flatMap((part, number) => number ? ["/", html("wbr"), part] : [part]);
+    const source = [html("h4", {}, "Source line in the model"), html("p", {}, place),
       shown.source.code ? html("pre", {}, html("code", {}, shown.source.code)) : null];
-    const key = html("p", { class: "sl-faint" }, "bars: drawn; line: recorded; values other than 0");
+    const legend = html("p", { class: "sl-faint" }, "bars: drawn; line: recorded; values other than 0");
     element.replaceChildren(html("h3", {}, shown.title), html("div", { class: "sl-cards" },
       shown.outputs ? card("Verdict", verdicts(shown.verdicts), pairs(shown.differences), source) : null,
       shown.outputs ? card("Both outputs", table(shown.outputs.columns, shown.outputs.rows)) : null,
       shown.outputs ? card("Generated values",
-        shown.inputs.some((item) => item.values?.histogram) ? key : null, shown.inputs.map(input)) : null,
+        shown.inputs.some((item) => item.values?.histogram) ? legend : null, shown.inputs.map(input)) : null,
       Object.assign(card("Record", pairs(shown.facts), table(shown.record.columns, shown.record.rows),
         shown.outputs ? null : source), { className: "sl-card sl-record" })));
+    return drawn;
   }
   return { element, draw };
 }
@@ -485,6 +495,12 @@ function render({ model, el }) {
       html("section", { class: "sl-main", "aria-label": "The chosen case" }, bar.element, picture.element, again.element),
       call.element));
 
+  function showCall() {
+    picture.mark();
+    const drawn = call.draw();
+    if (drawn) root.dataset.shown = drawn;
+  }
+
   const draws = {
     _view: () => {
       const view = model.get("_view");
@@ -493,19 +509,14 @@ function render({ model, el }) {
       again.draw();
       [root.dataset.pattern, root.dataset.case] = [view.pattern, view.case];
     },
-    _detail: () => {
-      picture.mark();
-      call.draw();
-      const shown = model.get("_detail");
-      root.dataset.shown = `${shown.pattern} ${shown.case} ${shown.node}`;
-    },
+    _details: showCall, node: showCall,
     _shown: list.draw, sort: list.draw, filter: list.draw, pattern: list.draw, _progress: again.progress,
     reference: again.draw, candidate: again.draw, sampler: again.draw, seed: again.draw, threshold: again.draw,
-    side: bar.draw, scale: bar.draw, node: picture.mark,
+    side: bar.draw, scale: bar.draw,
   };
   for (const [key, draw] of Object.entries(draws)) model.on(`change:${key}`, draw);
   el.append(root);
-  for (const key of ["_shown", "_view", "_detail", "_progress"]) draws[key]();
+  for (const key of ["_shown", "_view", "_details", "_progress"]) draws[key]();
   // The list knows its height only once it is in the page.
   const resized = new ResizeObserver(list.draw);
   resized.observe(list.element);

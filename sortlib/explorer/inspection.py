@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from sortlib import details
-from sortlib.explorer.values import drawn
+from sortlib.explorer.values import drawn, recorded
 from sortlib.features import TensorFeatures, decode
 from sortlib.generation import tensor_forms
 from sortlib.judging import Verdict
@@ -48,12 +48,12 @@ def of_case(entry, threshold, position, record) -> dict:
         "differences": _differences(row),
         "outputs": _outputs(row, entry.reference, entry.candidate),
         "inputs": [
-            _input(entry.case, *found) for name, form, _ in node.arguments for found in tensor_forms(form, name)
+            _input(entry.case, record, *found) for name, form, _ in node.arguments for found in tensor_forms(form, name)
         ],
     }
 
 
-def of_pattern(record, position) -> dict:
+def of_pattern(position, record) -> dict:
     """One call of a pattern that was not run, as its first occurrence has it."""
     return {**_call(record, position), "verdicts": [], "differences": [], "outputs": None, "inputs": []}
 
@@ -74,8 +74,9 @@ def _call(record, position) -> dict:
 
 
 def _record(record) -> dict:
-    table = details.arguments(record).drop(columns=["node", "api"])
-    return {"columns": list(table), "rows": [[_cell(value) for value in row] for row in table.itertuples(index=False)]}
+    columns = details.ARGUMENT_COLUMNS  # not as a DataFrame, which takes milliseconds to make
+    rows = [[_cell(row.get(name)) for name in columns] for row in details.argument_rows(record)]
+    return {"columns": list(columns), "rows": rows}
 
 
 def _cell(value) -> str:
@@ -133,10 +134,12 @@ def _outputs(row, reference, candidate) -> dict:
     return {"columns": ["output", f"reference ({reference})", f"candidate ({candidate})"], "rows": rows}
 
 
-def _input(case, name, form) -> dict:
+def _input(case, record, name, form) -> dict:
     if "$from" in form:
         node, output = form["$from"]
-        return {"name": name, "origin": f"output {output} of call {node}", "values": None}
+        seen = {".".join(map(str, path)): features for path, features in record.tensors()}.get(name)
+        values = recorded(seen) if seen else None
+        return {"name": name, "origin": f"output {output} of call {node}", "values": values}
     stream, content = form["$draw"]
     features: TensorFeatures = decode(content)
     origin = f"drawn, {features.dtype} {json.dumps(list(features.shape))}"

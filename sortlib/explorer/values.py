@@ -6,12 +6,13 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
+import torch
 
 from sortlib.drawing import draw
 from sortlib.features import LEVELS, TensorFeatures, _as_numbers, measure
 
 BARS = 24
-SAMPLE = 1 << 15  # larger tensors are shown by a sample, so that a click costs milliseconds
+SAMPLE = 1 << 13  # larger tensors are shown by a sample, so that a click costs milliseconds
 
 
 @lru_cache(256)
@@ -37,6 +38,14 @@ def drawn(features: TensorFeatures, seed: str, sampler: str) -> dict:
         return {"note": f"all values are {made.minimum:.4g}", "summary": [], "histogram": None}
     note = f"a sample of {SAMPLE:,}; the tensor has {features.numel:,} values" if sampled else ""
     return {"note": note, "summary": _summary(features, made), "histogram": _histogram(features, tensor)}
+
+
+@lru_cache(256)
+def recorded(features: TensorFeatures) -> dict:
+    """The same of a tensor that another call gives, of which the recorded distribution alone is known beforehand."""
+    names = ["minimum", "maximum", "mean", "std", "zeros"]
+    return {"note": "", "summary": [[name, _text(name, getattr(features, name))] for name in names],
+            "histogram": _histogram(features, torch.zeros(0))}  # fmt: skip
 
 
 def _summary(recorded, made) -> list[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from pathlib import Path
 
@@ -32,6 +33,7 @@ class Explorer(anywidget.AnyWidget):
         here, and empty where the pattern was not run; ``node`` is the number of a call in it.
     filter : any of the keys of ``catalogue.FILTERS``, for example ``{"api": "conv2d add", "min_support": 5}``.
     sort : ``calls``, ``nodes``, ``support``, ``largest`` or ``verdict``; a minus in front puts the largest first.
+    detail : what is shown of the chosen call, as a dictionary; only to be read.
     side, scale : ``propagated`` or ``local``, ``paper`` or ``log``; as in ``figures.amplification``.
     threshold : of the paper's rule, in the output's own unit; colours and verdicts follow it.
     reference, candidate, sampler, seed : what ``rerun`` takes.
@@ -58,7 +60,7 @@ class Explorer(anywidget.AnyWidget):
     _shown = List().tag(sync=True)
     _choices = Dict().tag(sync=True)
     _view = Dict().tag(sync=True)
-    _detail = Dict().tag(sync=True)
+    _details = Dict().tag(sync=True)  # every call of the present case, so that a click on one needs no answer
     _progress = Dict(_IDLE).tag(sync=True)
 
     def __init__(self, study, pattern_id: str = "", case_id: str = ""):
@@ -119,7 +121,8 @@ class Explorer(anywidget.AnyWidget):
                 self.case = case_id or (own[0] if own else "")
             finally:
                 self._ready = True
-            self._show()
+            self._show_graph()
+        self._show_calls()
 
     def case_ids(self, pattern_id: str = "") -> list[str]:
         """The cases of a pattern that were run (the present pattern if not given): the study's, the most telling first,
@@ -195,11 +198,6 @@ class Explorer(anywidget.AnyWidget):
         if self._ready and self.pattern:
             self._show()
 
-    @observe("node")
-    def _node_chosen(self, change):
-        if self._ready and self.pattern:
-            self._inspect()
-
     @observe("filter", "sort")
     def _list_changed(self, change):
         if self._ready:
@@ -208,7 +206,11 @@ class Explorer(anywidget.AnyWidget):
     # ---- what is shown ----
 
     def _show(self):
-        with self._lock, self.hold_sync():
+        self._show_graph()
+        self._show_calls()
+
+    def _show_graph(self):
+        with self._lock:
             pattern = self.study.pattern(self.pattern)
             size = "1 call" if len(pattern.nodes) == 1 else f"{len(pattern.nodes)} calls"
             models = "1 model" if pattern.support == 1 else f"{pattern.support} models"
@@ -225,28 +227,38 @@ class Explorer(anywidget.AnyWidget):
                 view["drawn"] = view["verdict"] = ""
                 view["picture"] = picture.of_pattern(pattern)
             self._view = view
-            self._inspect()
 
     def _label(self, key) -> str:
         entry = self._entries[key]
-        largest = entry.largest()
+        largest = entry.largest
         size = "no value" if largest != largest else f"|a-b| {largest:.2e}" if largest else "identical"
         if key not in self._entries.live:
             return f"{key}: {size}"
         how = f"seed {entry.case.seed}, {entry.case.sampler}"
         return f"{key}: {size}; {entry.reference} against {entry.candidate}, {how}"
 
-    def _inspect(self):
+    def _show_calls(self):
+        """After the graph, in a message of its own, so that the graph is drawn meanwhile."""
         with self._lock:
             if self.case:
                 entry = self._entries[self.case]
-                record = self._record(entry.case.nodes[self.node].record)
-                found = inspection.of_case(entry, self.threshold, self.node, record)
+                records = [self._record(node.record) for node in entry.case.nodes]
+                make = functools.partial(inspection.of_case, entry, self.threshold)
             else:
                 graph, nodes, _ = self.study.pattern(self.pattern).embeddings[0]
-                record = self._record((self.study.graphs[graph].name, 0, nodes[self.node]))
-                found = inspection.of_pattern(record, self.node)
-            self._detail = {**found, "pattern": self.pattern, "case": self.case, "node": self.node}
+                name = self.study.graphs[graph].name
+                records = [self._record((name, 0, node)) for node in nodes]
+                make = inspection.of_pattern
+            calls = [None] * len(records)
+            calls[self.node] = make(self.node, records[self.node])  # the chosen one first
+            self._details = {"pattern": self.pattern, "case": self.case, "calls": calls}
+            calls = [call or make(place, records[place]) for place, call in enumerate(calls)]
+            self._details = {**self._details, "calls": calls}
+
+    @property
+    def detail(self) -> dict:
+        """What is shown of the chosen call: title, facts, source, record, verdicts, differences, outputs, inputs."""
+        return self._details["calls"][self.node]
 
     def _record(self, key):
         if not self._records:

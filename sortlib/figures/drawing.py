@@ -200,12 +200,15 @@ def _arrow(points, name):
 def _label(axes, link, x, y):
     if not link.lines:
         return
-    width, height = _label_width(link) - 0.04, _LABEL_LINE * len(link.lines)
-    axes.add_patch(Rectangle((x - width / 2, y - height / 2), width, height, facecolor="white", zorder=1.5))
     for row, line in enumerate(link.lines):
         last = link.strong and row == len(link.lines) - 1
+        middle = y + (row - (len(link.lines) - 1) / 2) * _LABEL_LINE
+        # White only as wide as the line itself, so that little of a neighbouring arrow is hidden.
+        width = text_width(line, LABEL_SIZE, last) + 0.04
+        place = (x - width / 2, middle - _LABEL_LINE / 2)
+        axes.add_patch(Rectangle(place, width, _LABEL_LINE, facecolor="white", zorder=1.5))
         axes.text(
-            x, y + (row - (len(link.lines) - 1) / 2) * _LABEL_LINE, line, ha="center", va="center", fontsize=LABEL_SIZE,
+            x, middle, line, ha="center", va="center", fontsize=LABEL_SIZE,
             color=INK if last else FAINT, fontweight="bold" if last else "normal", zorder=2,
         )  # fmt: skip
 

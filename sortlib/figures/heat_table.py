@@ -89,7 +89,7 @@ def _drawn(largest, share, names, side, threshold):
                           ha="center", va="center")  # fmt: skip
     for row, api in enumerate(apis):
         y = head + _ROW * row
-        axes.text(left - 0.1, y + _ROW / 2, api, fontsize=8, ha="right", va="center")
+        axes.text(left - 0.1, y + _ROW / 2, api, fontsize=8, ha="right", va="center_baseline")
         for column in range(len(names)):
             value, part = largest.iloc[row, column], share.iloc[row, column]
             known = not pd.isna(value)

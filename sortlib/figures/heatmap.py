@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import matplotlib
@@ -81,6 +82,12 @@ def magnitude(value) -> str:
     return "0" if value == 0 else f"{value:.2e}" if value < 0.01 or value >= 1e4 else f"{value:.3g}"
 
 
+@functools.cache
+def _shades():
+    """Shades of a difference; the lightest are left out, since they could be taken for the white of exactly 0."""
+    return ListedColormap(matplotlib.colormaps["YlOrRd"](np.linspace(0.15, 1, 256)))
+
+
 class Colours:
     """What a difference is painted in."""
 
@@ -90,8 +97,7 @@ class Colours:
         low = 10.0 ** math.floor(math.log10(min(positive, default=threshold) * 0.999))
         high = 10.0 ** math.ceil(math.log10(max(positive, default=threshold) * 1.001))
         self.norm = LogNorm(min(low, threshold / 10), max(high, threshold * 10))
-        # The lightest shades are left out: they could be taken for the white of exactly 0.
-        self.map = ListedColormap(matplotlib.colormaps["YlOrRd"](np.linspace(0.15, 1, 256)))
+        self.map = _shades()
 
     def __call__(self, value) -> tuple[str, str]:
         """(face, ink)."""

@@ -22,6 +22,7 @@ NAMED = 6  # APIs with the largest differences, numbered in the drawing and name
 _STEP, _RADIUS, _BEND = 0.145, 0.06, 0.012  # inches: between layers, of a call, of an edge that passes a layer
 _GAP, _BETWEEN, _STAGE = 0.05, 0.42, 0.16  # between neighbours, between columns, for the names of modules
 _UNTESTED = "#b0b0b0"
+_INSIDE, _THICK = "#7d7d7d", 0.9  # an edge inside an occurrence of a tested pattern
 _UNIT = "largest difference, in the output's own unit"
 _SHAPE = 1.15  # width over height that the columns come near to
 
@@ -226,7 +227,7 @@ def _draw_edges(axes, points, chains, ranks, columns, inside, top):
     for number, chain in enumerate(chains):
         for upper, lower in zip(chain, chain[1:], strict=False):
             (dark if number in inside else light)[upper, lower] = None
-    for found, colour, width, order in ((light, RULE, 0.6, 1), (dark, "#7d7d7d", 0.9, 1.5)):
+    for found, colour, width, order in ((light, RULE, 0.6, 1), (dark, _INSIDE, _THICK, 1.5)):
         lines = []
         for upper, lower in found:
             (x0, y0, one), (x1, y1, other) = (_at(points, ranks, columns, item, top) for item in (upper, lower))
@@ -320,6 +321,9 @@ def _draw_foot(axes, y, keys, colours, calls, untested):
     shown += [("no value", Seen())] if any(call.value is None for call in seen) else []
     shown += [("in no tested pattern", None)] if untested else []
     x = 0.06
+    axes.plot([x - 0.06, x + 0.06], [y, y], color=_INSIDE, linewidth=_THICK, solid_capstyle="round")
+    axes.text(x + 0.12, y, "inside a tested pattern", fontsize=8, va="center")
+    x += 0.34 + text_width("inside a tested pattern", 8)
     for text, call in shown:
         axes.add_patch(_mark(call, colours, x, y))
         axes.text(x + 0.12, y, text, fontsize=8, va="center")

@@ -15,6 +15,8 @@ _WHY = {
     "nan": "A result without a number where the inputs hold none of that kind, or where the other side has a number.",
     "infinity": "An infinity where the other side has a number.",
     "values": "The results are whole numbers or booleans, which no rounding changes.",
+    "share": "The number of dropped elements follows a binomial distribution, in which a share so far from p does not "
+    "occur by chance.",
     "form": "Both sides get equal inputs, and a call's shape and dtype do not depend on the device.",
     "exception": "The other side returns a result for the same inputs.",
     "crash": "The process ended, and ended again in a fresh one; the other side returns.",

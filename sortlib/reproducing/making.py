@@ -13,11 +13,13 @@ from tqdm.auto import tqdm
 
 from sortlib.errors import SortError
 from sortlib.grouping import SIDES, finding_id
+from sortlib.judging import Verdict
 from sortlib.minimizing import Minimal, Target, limit_of, locate, minimize_case
 from sortlib.platform import Platform
 from sortlib.reproducing import issue, script
 from sortlib.reproducing.draft import Draft, ancestors
 from sortlib.runner.execution import PRECISION_FLAGS, seed_of
+from sortlib.thresholds import CLEARLY_WORSE
 
 STARTING = 60.0  # seconds granted to a process that a script starts, before its call counts as hanging
 LARGEST = 1 << 20  # characters of a script; what is longer cannot be read or posted
@@ -94,6 +96,9 @@ def identity(target: Target) -> str:
 def reproduce_case(case, target: Target, reference: Platform, candidate: Platform, path, *, timeout=60, shrink=None,
                    progress=True) -> Reproducer:  # fmt: skip
     """``reproduce`` for any case; ``shrink`` holds ``seconds`` and ``folder`` of ``minimize_case``, or is None."""
+    if target.verdict == Verdict.UNCONFIRMED:
+        raise SortError(f"{target.row['api']}: {target.cause.kind.removeprefix('unconfirmed ')} that a fresh process "
+                        "did not repeat; there is nothing that a script could show")  # fmt: skip
     minimal = None
     if shrink is not None:
         minimal = minimize_case(case, target, reference, candidate, timeout=timeout, progress=progress, **shrink)
@@ -128,7 +133,17 @@ def claim_of(row, target: Target, timeout=60) -> script.Claim:
         limit = min(_explained(row, side) for side in sides)
     waiting = limit_of(target, timeout) if cause.kind == "hang" else timeout
     far = row.get("second_opinion") == "the limit at infinity"
-    return script.Claim(cause, target.propagated, limit, waiting + STARTING, far)
+    judged = cause.kind in ("accuracy", "share")
+    return script.Claim(cause, target.propagated, limit, waiting + STARTING, far,
+                        shared=judged and row.get("shared") in (True,),
+                        masked=judged and row.get("family") == "masked", unsteady=_unsteady(row, cause))  # fmt: skip
+
+
+def _unsteady(row, cause) -> bool:
+    """Whether the candidate's error was gone when the same call was made again."""
+    again, first = row.get("again_error"), row.get("candidate_error")
+    measured = cause.kind == "accuracy" and cause.side == "candidate" and None not in (again, first)
+    return bool(measured and again * CLEARLY_WORSE <= first)
 
 
 def _explained(row, side) -> float:

@@ -74,7 +74,7 @@ RUN = '''def run(name, operands):
     side = SIDES[name]<<DEVICE>>
     with <<SETTINGS>>torch.no_grad()<<AUTOCAST>>:
         try:
-            return {"outputs": [t.cpu() for t in results(<<FUNCTION>>, [place(t, side) for t in operands])]}
+            return {"outputs": <<FOUND>>}
         except Exception as error:
             return {"error": f"{type(error).__name__}: {error}"}'''
 
@@ -89,7 +89,7 @@ TRUTH = '''def truth(operands):
     side = SIDES["reference"]<<DEVICE>>
     with <<SETTINGS>>torch.no_grad():
         try:
-            return {"outputs": [t.cpu() for t in results(<<EXACT>>, [wide(place(t, side)) for t in operands])]}
+            return {"outputs": <<RIGHT>>}
         except Exception as error:
             return {"error": f"{type(error).__name__}: {error}"}'''
 
@@ -160,6 +160,18 @@ def distance(a, b):
         if finite.any():
             largest = max(largest, float((x - y)[finite].abs().max()))
     return largest'''
+
+FOUND = "[t.cpu() for t in results(<<FUNCTION>>, [place(t, side) for t in operands])]"
+
+RIGHT = "[t.cpu() for t in results(<<EXACT>>, [wide(place(t, side)) for t in operands])]"
+
+COMPARED = "compared(<<FOUND>>, operands)"
+
+ODD = "odd([<<FOUND>> for _ in range(CALLS)])"
+
+ODD_ONE = '''def odd(calls):
+    """Of several calls on the same operands, the one whose outputs are farthest from those of the others."""
+    return max(calls, key=lambda outputs: sum(distance(outputs, other) for other in calls))'''
 
 SHOW = '''def show(found):
     """Print what every side returned."""
@@ -238,6 +250,16 @@ SHOWN = {
     differing = sum(int((numbers(a) != numbers(b)).sum()) for a, b in pairs)
     print(f"{differing} of {sum(a.numel() for a, _ in pairs)} elements differ")
     return differing > 0''',
+    "share": '''def judge(found):
+    """Whether the wrong side drops another share of the elements than it should."""
+    if not all("outputs" in found[name] for name in SIDES):
+        return False
+    apart = {}
+    for name in SIDES:
+        share, count = found[name]["outputs"][0].tolist()
+        apart[name] = abs(share - SHARE) / (SHARE * (1 - SHARE) / max(count, 1)) ** 0.5
+        print(f"{name}: {share:.2%} of {count:.0f} dropped, {apart[name]:.3g} standard deviations from {SHARE:.2%}")
+    return apart[WRONG] > SIGMAS''',
     "form": '''def judge(found):
     """Whether the outputs differ in number, shape or dtype."""
     forms = {name: [(tuple(t.shape), str(t.dtype)) for t in found[name].get("outputs", [])] for name in SIDES}

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 import torch
 
+from sortlib.generation import tensor_forms
 from sortlib.grouping import Cause
 from sortlib.platform import Platform
-from sortlib.reproducing import code, pieces
-from sortlib.reproducing.draft import walk
+from sortlib.reproducing import code, pieces, shared
 from sortlib.reproducing.values import HELPERS, source_of
 from sortlib.runner import backward
 from sortlib.runner.execution import PRECISION_FLAGS
-from sortlib.thresholds import CLEARLY_WORSE, SLOW_TIMES
+from sortlib.thresholds import CLEARLY_WORSE, SIGMAS, SLOW_TIMES
 
+CALLS = 20  # of a result that changes from call to call: one wrong call in ten is among them 7 times of 8
 _OPTIONAL = ("env", "backends", "dtype", "memory_format", "compile", "threads", "python", "imports", "autocast")
 _STANDARD = ("base64", "contextlib", "hashlib", "importlib", "math", "os", "subprocess", "sys", "tempfile", "time",
              "zlib")  # fmt: skip
@@ -33,6 +34,9 @@ class Claim:
         difference that is tolerated.
     timeout : seconds after which a call counts as hanging.
     far : whether float64 itself has no number at infinity and its limit is the truth.
+    shared : whether the outputs are not unique, and what every right result shares is compared.
+    masked : whether each side draws its own mask, and what it keeps is compared.
+    unsteady : whether the result changes from call to call, so that several are made.
     """
 
     cause: Cause
@@ -40,6 +44,9 @@ class Claim:
     limit: float = 0.0
     timeout: float = 60.0
     far: bool = False
+    shared: bool = False
+    masked: bool = False
+    unsteady: bool = False
 
 
 def write(draft, seeds, claim: Claim, reference: Platform, candidate: Platform, about: str) -> str:
@@ -58,14 +65,18 @@ def write(draft, seeds, claim: Claim, reference: Platform, candidate: Platform, 
     parts = [*(HELPERS[name]() for name in sorted(helpers)), _inputs(draft), *calls, pieces.TENSORS, _place(sides)]
     parts += [pieces.SETTINGS] if any("backends" in side for side in sides.values()) else []
     parts += [pieces.AUTOCAST] if any("autocast" in side for side in sides.values()) else []
-    parts += _running(sides, calls, apart, claim, _differentiated(draft) is not None)
+    gradients = _differentiated(draft) is not None
+    compared = shared.function(draft, claim, gradients)
+    parts += [*compared, *_running(sides, calls, apart, claim, gradients, bool(compared))]
     truth = "float64, at 1e30 instead of infinity" if claim.far else "float64"
     parts += [pieces.NUMBERS, pieces.filled(pieces.SHOW, {"TRUTH": truth}), pieces.SHOWN[_shown_as(claim.cause)]]
     parts.append(pieces.MAIN)
     parts.append(pieces.START_APART if apart else pieces.START)
     text = "\n\n\n".join(parts)
     constants = _constants(sides, claim, "DEVICE" in text, apart)
-    if _differentiated(draft) is not None:
+    if claim.cause.kind == "share":
+        constants += f"\nSHARE = {shared.share(draft.nodes[-1])!r}  # to be dropped"
+    if gradients:
         constants += f"\nDIFFERENTIATED = {_differentiated(draft)}  # inputs of the call that have a gradient"
         constants += f"\nSEED = {seeds[-1]}  # of the outputs' gradients"
     purpose = "Needs torch and numpy only. Exit status 0: the difference is there; 1: it is not."
@@ -120,6 +131,10 @@ def _constants(sides, claim, device, apart) -> str:
         lines += [f"WRONG = {_quoted(cause.side)}", f"OTHER = {_quoted(other)}"]
     if cause.kind == "accuracy" and cause.side != "both":
         lines.append(f"TIMES = {CLEARLY_WORSE:g}  # as large as the other side's must the error of the wrong one be")
+    if claim.unsteady:
+        lines.append(f"CALLS = {CALLS}  # on the same operands; the odd one counts")
+    if cause.kind == "share":
+        lines.append(f"SIGMAS = {SIGMAS:g}  # standard deviations of a binomial share that chance explains")
     if cause.kind == "slow":
         lines.append(f"TIMES = {SLOW_TIMES:g}  # as long as the other side must the slow one take")
     if cause.kind in ("exception", "crash", "hang"):
@@ -143,15 +158,11 @@ def _differentiated(draft):
         return None
     order, places = [], []
     for name, form, _ in last.arguments:
-
-        def note(leaf, name=name):
+        for path, leaf in tensor_forms(form, name):
             if str(leaf) not in order:
                 order.append(str(leaf))
-                if name not in backward._STATE and _continuous(draft, leaf):
+                if name not in backward._STATE and path not in last.frozen and _continuous(draft, leaf):
                     places.append(len(order) - 1)
-            return leaf
-
-        walk(form, note)
     return places
 
 
@@ -215,11 +226,16 @@ def _place(sides) -> str:
     return "\n".join([*lines, "    return tensor"])
 
 
-def _running(sides, calls, apart, claim, gradients) -> list[str]:
+def _running(sides, calls, apart, claim, gradients, compared) -> list[str]:
     """The functions that run the call on one side, and those that run it on all."""
     defined = " ".join(calls)
     compiled = any("compile" in side for side in sides.values())
+    found, right = (pieces.filled(pieces.COMPARED, {"FOUND": text}) if compared else text
+                    for text in (pieces.FOUND, pieces.RIGHT))  # fmt: skip
+    found = pieces.filled(pieces.ODD, {"FOUND": found}) if claim.unsteady else found
     words = {
+        "FOUND": found,
+        "RIGHT": right,
         "DEVICE": '\n    global DEVICE\n    DEVICE = side["device"]' if "DEVICE" in defined else "",
         "SETTINGS": "settings(side), " if any("backends" in side for side in sides.values()) else "",
         "AUTOCAST": ", autocast(side)" if any("autocast" in side for side in sides.values()) else "",
@@ -229,6 +245,7 @@ def _running(sides, calls, apart, claim, gradients) -> list[str]:
     }
     before = "def before(" in defined
     parts = [pieces.COMPILED] if compiled else []
+    parts += [pieces.ODD_ONE] if claim.unsteady else []
     if gradients:
         parts += [source_of("upstream_of", module=backward), pieces.GRADIENTS]
     else:

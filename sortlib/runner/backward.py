@@ -21,10 +21,11 @@ def wanted(tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def leaves(arguments):
+def leaves(arguments, frozen=()):
     """The arguments with every floating-point tensor as a leaf that wants a gradient, and (name, leaf) of each.
 
-    One tensor that is given twice becomes two, each with the gradient of its own place.
+    One tensor that is given twice becomes two, each with the gradient of its own place. Those in ``frozen``, by name,
+    want none, as when the call was recorded: kernels are chosen by that too.
     """
     found = []
 
@@ -33,10 +34,11 @@ def leaves(arguments):
             return argument
 
         def make(path, tensor):
-            if not wanted(tensor):
+            name = ".".join(map(str, (argument.name, *path)))
+            if not wanted(tensor) or name in frozen:
                 return tensor
             made = tensor.detach().requires_grad_()
-            found.append((".".join(map(str, (argument.name, *path))), made))
+            found.append((name, made))
             return made
 
         return argument._replace(value=map_tensors(argument.value, make))
@@ -44,9 +46,9 @@ def leaves(arguments):
     return [leaf(argument) for argument in arguments], found
 
 
-def count(arguments) -> int:
-    """How many gradients ``gradients`` adds to the outputs of a call with these arguments."""
-    return len(leaves(arguments)[1])
+def count(node, arguments) -> int:
+    """How many gradients ``gradients`` adds to the outputs of a case node's call with these arguments."""
+    return len(leaves(arguments, node.get("frozen", ()))[1])
 
 
 def gradients(outputs, named, seed: int, upstream: str = "drawn") -> list:

@@ -18,10 +18,12 @@ from sortlib.generation import TestCase
 from sortlib.platform import Platform, require, worker_threads
 from sortlib.runner.process import Worker, WorkerDied
 from sortlib.runner.progress import Progress
-from sortlib.runner.transport import claim, exchange_folder, memory_dir, release
+from sortlib.runner.transport import Room, claim, exchange_folder, memory_dir, release
 
 _UNREACHED = {"status": "unreached", "side": "", "message": "an earlier call gave no result"}
-AHEAD = 3  # cases whose reference outputs may wait in memory for the candidate
+# Cases whose reference outputs may wait for the candidate, so that neither side waits for a long case of the other.
+AHEAD = 16
+WAITING_BYTES = 1 << 28  # of memory for these outputs, after which the reference waits
 # Cases of one executor task: it starts two processes, so it should be worth their start, but what is lost with a
 # machine should not be much.
 SHARE, LARGEST_SHARE = 16, 256
@@ -138,12 +140,20 @@ def _pipeline(cases: Iterable, reference, candidate, timeout, versions):
             start.result()
         if versions is not None:
             versions.update({reference.name: first.versions, candidate.name: second.versions})
-        lowered = candidate.rounds_more_than(reference)
+        lowered, room = candidate.rounds_more_than(reference), Room(WAITING_BYTES)
+
+        def measured(case, place):
+            with room.fill(place):
+                return reference_side(first, case, place, timeout, lowered)
+
+        def compared(case, place, outcome):
+            with room.empty(place):
+                return candidate_side(second, case, outcome.result(), place, timeout, lowered)
 
         def begin(case):
             place = claim(folder)
-            outcome = one.submit(reference_side, first, case, place, timeout, lowered)
-            return case, two.submit(lambda: candidate_side(second, case, outcome.result(), place, timeout, lowered))
+            outcome = one.submit(measured, case, place)
+            return case, two.submit(compared, case, place, outcome)
 
         waiting, source = deque(), iter(cases)
         try:
@@ -159,7 +169,7 @@ def _pipeline(cases: Iterable, reference, candidate, timeout, versions):
             for _, future in waiting:
                 future.cancel()
             if waiting:
-                first.close(), second.close()
+                room.close(), first.close(), second.close()
 
 
 def _ask(worker, timeout, op, case, place, **request):

@@ -104,6 +104,8 @@ class Comparison:
 
     def _compare(self, node, position, own, local, arrays, given, seed):
         mine = [as_array(tensor) for tensor in local.outputs]
+        # What is equal to the last bit becomes one object, which nobody needs to compare again.
+        mine = [b if not evidence.same_bits(a, b) else a for a, b in zip(arrays, mine, strict=True)]
         result, locals_, owns = {}, [], []
         for output, array in enumerate(arrays):
             # Positions are judged by the elements they name: equal values may be chosen in any order.
@@ -116,7 +118,7 @@ class Comparison:
                 owns += [found] * counts
                 self._keep((position, output), own.outputs[output], given["outputs"][output], found)
         if mine:
-            same = evidence.same_bits(arrays[0], mine[0]) and local.outputs[0].dtype == _dtype(given["outputs"][0])
+            same = mine[0] is arrays[0] and local.outputs[0].dtype == _dtype(given["outputs"][0])
             features = given["features"][0] if same else figures(local.outputs[0])
             result |= self._features("candidate", features)
         judged = self._judged(node, given, arrays, mine, local)
@@ -134,6 +136,7 @@ class Comparison:
             limits, reason = self._complete(node, given, arrays, seed)
             result |= self._errors(given, judged, limits, self._names(node, given), node["random"])
             result |= {"truth_missing": reason} if reason else {}
+        result["partial"] = any(limit and limit.partial for limit in limits)
         result["samples"] = min((limit.samples for limit in limits if limit), default=None)
         doubtful = _doubtful(result)
         if (result["candidate_own_ratio"] or 0.0) > 1:
@@ -187,7 +190,8 @@ class Comparison:
         """What each output is called in a reason: nothing for the first result."""
         gradients = []
         if node.get("backward"):
-            gradients = [f"gradient of {name}" for name, _ in backward.leaves(self._arguments(node))[1]]
+            _, leaves = backward.leaves(self._arguments(node), node.get("frozen", ()))
+            gradients = [f"gradient of {name}" for name, _ in leaves]
         return [f"output {k}" if k else "" for k in range(len(given["truth"]) - len(gradients))] + gradients
 
     def _second_opinion(self, node, given, judged, limits, seed):
@@ -257,17 +261,16 @@ class Comparison:
         for output, (array, mine, dtypes) in enumerate(judged):
             if given["truth"][output] is None or array.dtype.kind not in "fc":
                 continue
-            form, limit = given["truth"][output], limits[output]
-            right = _truth(form, array)
-            for side, values, dtype in zip(sides, (array, mine), dtypes, strict=True):
-                if side == "candidate" and dtypes[0] == dtypes[1] and evidence.same_bits(array, values):
-                    found = sides["reference"][-1]
-                elif side == "reference" and form.get("exact") and not masked:
-                    found = evidence.no_error(limit)
-                else:
-                    # What a side has dropped says nothing about its arithmetic.
-                    truth = right.where(array, values != 0) if masked else right
-                    found = evidence.errors(values, truth, limit, *_range(dtype))
+            limit = limits[output]
+            right = _truth(given["truth"][output], array)
+            units = [_range(dtype) for dtype in dtypes]
+            if masked:  # what a side has dropped says nothing about its arithmetic
+                pair = [evidence.errors(values, right.where(array, values != 0), limit, *unit)
+                        for values, unit in zip((array, mine), units, strict=True)]  # fmt: skip
+            else:
+                same = dtypes[0] == dtypes[1] and evidence.same_bits(array, mine)
+                pair = evidence.errors_of_both(array, None if same else mine, right, limit, units)
+            for side, found in zip(sides, (pair[0], pair[-1]), strict=True):
                 sides[side].append(found)
                 ratio = found["ratio"]
                 if ratio is not None and limit.worst is not None:
@@ -344,7 +347,7 @@ def _truth(form, base):
     if "residual" in form:
         return evidence.Truth(residual=load_array(form["residual"]), base=base)
     if form.get("exact"):
-        return evidence.Truth(values=base)
+        return evidence.Truth(base=base)
     return evidence.Truth(values=load_array(form))
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from sortlib.runner import single
+
 BLOCK = 1 << 15  # elements; some ten float64 temporaries of this size stay in the second-level cache
 EQUAL = {"max_abs": 0.0, "max_rel": 0.0, "differing": 0.0, "bits": 0.0, "scale_ulp": None, "one_sided": 0.0}
 _LARGEST = float(np.finfo(np.float64).max)
@@ -15,13 +17,14 @@ _LARGEST = float(np.finfo(np.float64).max)
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether two arrays agree in dtype, shape and every bit."""
+    if a is b:
+        return True
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
-    if a.dtype.kind == "c":
-        a, b = _plain(a), _plain(b)
+    a, b = _plain(a), _plain(b)
     if a.dtype.kind == "f":
         a, b = a.view(f"i{a.dtype.itemsize}"), b.view(f"i{b.dtype.itemsize}")
-    return np.array_equal(a, b)
+    return all(np.array_equal(a[k : k + BLOCK], b[k : k + BLOCK]) for k in range(0, a.size, BLOCK))
 
 
 def compare(reference: np.ndarray, candidate: np.ndarray) -> dict:
@@ -38,8 +41,10 @@ def compare(reference: np.ndarray, candidate: np.ndarray) -> dict:
     floating = reference.dtype.kind in "fc"
     if reference.size == 0 or same_bits(reference, candidate):
         return {**EQUAL, "scale_ulp": 0.0 if floating else None}
-    bits = _unequal_bits(reference, candidate)
     a, b = _plain(reference), _plain(candidate)
+    if reference.dtype == candidate.dtype == np.float32 and (found := single.compare(a, b)):
+        return found
+    bits = _unequal_bits(reference, candidate)
     whole = a.dtype == b.dtype and a.dtype.kind in "iu" and a.dtype.itemsize == 8
     largest = relative = magnitude = 0.0
     differing = one_sided = 0
@@ -81,6 +86,28 @@ def _unequal_bits(a, b) -> float | None:
     if a.dtype.kind == "f":
         a, b = a.view(f"i{a.dtype.itemsize}"), b.view(f"i{b.dtype.itemsize}")
     return float(np.count_nonzero(a != b)) / a.size
+
+
+def errors_of_both(reference, candidate, right: Truth, limit, units) -> list[dict]:
+    """``errors`` of both platforms, together where that is cheaper.
+
+    Parameters
+    ----------
+    reference, candidate : values of the platforms; None for a candidate that is equal to the last bit.
+    right : the truth.
+    limit : ``bounds.Bound`` with a NumPy array, or None.
+    units : for each side (unit roundoff, smallest positive, largest number) of the dtype that computed.
+    """
+    sides = [reference, *([] if candidate is None else [candidate])]
+    together = right.values is None and len(set(units)) == 1 and all(side.dtype == np.float32 for side in sides)
+    extra = None if limit is None or limit.extra is None else _plain(limit.extra)
+    if together and (extra is None or extra.dtype == np.float32):
+        plain = [_plain(side) for side in sides]
+        found = single.errors(plain[0], plain[1] if len(sides) > 1 else None, right.residual, limit, extra,
+                              *units[0][:2])  # fmt: skip
+        if found is not None:
+            return found
+    return [errors(side, right, limit, *unit) for side, unit in zip(sides, units, strict=False)]
 
 
 @np.errstate(invalid="ignore", over="ignore")
@@ -169,7 +196,7 @@ class Truth:
 
     Parameters
     ----------
-    residual, base : truth minus the reference's output (float32), and that output; or
+    residual, base : truth minus the reference's output (float32; None where that is zero), and that output; or
     values : the truth itself.
     """
 
@@ -198,7 +225,8 @@ class Truth:
                 yield start, x, self.values[part].astype(np.float64)
             else:
                 right = self.base[part].astype(np.float64)
-                right += self.residual[part]
+                if self.residual is not None:
+                    right += self.residual[part]
                 yield start, x, right
 
 

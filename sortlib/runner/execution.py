@@ -136,7 +136,7 @@ class Executor:
         """Run one API, and its backward pass where the node wants it; an exception is a result."""
         named = None
         if node.get("backward"):
-            arguments, named = backward.leaves(arguments)
+            arguments, named = backward.leaves(arguments, node.get("frozen", ()))
         if _mutates(node, arguments):
             # Values are shared between chains and with the other platform, so in-place APIs get copies.
             with torch.set_grad_enabled(named is not None):
@@ -241,7 +241,9 @@ def figures(tensor) -> dict:
     if isinstance(taken, Sample):
         numbers = taken.numbers.astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):  # float64 near its limit
-            mean, std = float(numbers.mean()), float(numbers.std())
+            mean = float(numbers.mean())
+            numbers -= mean
+            std = math.sqrt(float(np.dot(numbers, numbers)) / numbers.size)  # ``numpy.std`` costs three times as much
         taken = {**taken.shares, "minimum": taken.minimum, "maximum": taken.maximum,
                  "mean": mean if math.isfinite(mean) else None, "std": std if math.isfinite(std) else None}  # fmt: skip
     return {"$tensor": {"dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape), **taken}}

@@ -49,6 +49,13 @@ def invariants(api: str, arguments, outputs) -> list | None:
         return None
 
 
+def source_names(api: str) -> tuple[list, str]:
+    """(functions of this module that read the invariants of an API, the expression that calls them), for a script."""
+    if api in _FACTORS:
+        return [_FACTORS[api].__name__], _FACTORS[api].__name__
+    return ["_chosen"], f"_chosen({_PLACE[api]})"
+
+
 def order(arguments) -> float:
     """The order n of the largest matrix among the arguments."""
     shapes = [t.shape[-2:] for t in tensors_in([a.value for a in arguments]) if t.dim()]
@@ -179,26 +186,13 @@ def _chosen(name):
     return read
 
 
-def _pooled(matrix, given, outputs):
-    values, places = outputs
-    flat = matrix.reshape(*matrix.shape[: -_spatial(matrix, places)], -1).double()
-    found = flat.gather(-1, places.reshape(*flat.shape[:-1], -1)).reshape(places.shape)
-    return [(v.double().contiguous(), torch.zeros(v.shape, dtype=torch.float64)) for v in (values, found)]
-
-
-def _spatial(matrix, places):
-    same = 0
-    while same < matrix.dim() and matrix.shape[same] == places.shape[same] and same < 2:
-        same += 1
-    return matrix.dim() - same
-
-
 _FACTORS = {
     "linalg.svd": _svd, "svd": _old_svd, "linalg.eigh": _eigh, "linalg.eig": _eig, "linalg.eigvals": _eigvals,
     "linalg.qr": _qr, "qr": _qr, "linalg.lu": _lu, "lu_unpack": _lu, "linalg.lu_factor": _packed_lu,
     "linalg.lu_factor_ex": _packed_lu, "_lu_with_info": _packed_lu, "lu": _packed_lu, "linalg.lstsq": _lstsq,
 }  # fmt: skip
-_POSITIONS = {
-    **{name: _chosen(0) for name in ("argmax", "argmin", "argsort")},
-    **{name: _chosen(1) for name in ("sort", "topk", "kthvalue", "mode", "cummax", "cummin")},
+_PLACE = {  # which output holds the positions
+    **dict.fromkeys(("argmax", "argmin", "argsort"), 0),
+    **dict.fromkeys(("sort", "topk", "kthvalue", "mode", "cummax", "cummin"), 1),
 }  # fmt: skip
+_POSITIONS = {name: _chosen(place) for name, place in _PLACE.items()}

@@ -12,6 +12,7 @@ import mmap
 import os
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MAPPED = 1 << 18  # bytes from which mapping a file is cheaper than reading it
 _ALIGNED = 64  # bytes; as PyTorch aligns its own memory, so that kernels take the same paths
 _STEP = 1 << 22  # bytes by which a shelf grows at least
-_KEPT = 1 << 28  # bytes; a larger shelf is not kept for the next case
+_KEPT = 1 << 25  # bytes; a larger shelf is not kept for the next case, since many wait at one time
 _SHELF = "tensors"
 _PREFIX = "sortlib-"
 _LOCK = "in-use"
@@ -89,6 +90,46 @@ def release(place: Path):
     shutil.rmtree(place, ignore_errors=True)
 
 
+class Room:
+    """Keeps what waits between two threads within bounds: one fills claimed folders, the other empties them in turn.
+
+    Parameters
+    ----------
+    limit : bytes of waiting folders beyond which no further one is begun, as long as there is one to empty.
+    """
+
+    def __init__(self, limit: int):
+        self._limit, self._sizes, self._closed = limit, {}, False
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def fill(self, place: Path):
+        """Wait until there is room; after the block, the size of what it wrote to the folder counts."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or sum(self._sizes.values()) < self._limit)
+        try:
+            yield
+        finally:
+            with self._changed, contextlib.suppress(OSError):  # nothing was written
+                self._sizes[place] = (place / _SHELF).stat().st_size
+
+    @contextlib.contextmanager
+    def empty(self, place: Path):
+        """After the block, the folder no longer counts."""
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._sizes.pop(place, None)
+                self._changed.notify_all()
+
+    def close(self):
+        """Let everybody go on who waits."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
 class Shelf:
     """Where one case's tensors are written for the other worker, one after the other.
 
@@ -111,13 +152,27 @@ class Shelf:
         """Write a tensor's bits; the form is that of ``save_tensor``."""
         layout, tensor = _dense(tensor.detach())
         array, strides = _bits(tensor.cpu()), list(tensor.stride())
+        form, memory = self._room(array.shape, array.dtype)
+        np.copyto(memory, array)
+        return {**form, "dtype": str(tensor.dtype).removeprefix("torch."), "strides": strides, **layout}
+
+    def empty(self, shape) -> tuple[dict, torch.Tensor]:
+        """The form of a contiguous float32 tensor and the tensor itself, for the caller to write its values."""
+        form, memory = self._room(tuple(shape), np.dtype(np.float32))
+        tensor = torch.from_numpy(memory)
+        return {**form, "dtype": "float32", "strides": list(tensor.stride())}, tensor
+
+    def drop(self, form: dict):
+        """Take back the room of the last tensor."""
+        self.used = form["offset"]
+
+    def _room(self, shape, dtype) -> tuple[dict, np.ndarray]:
+        """Memory for an array, and the part of its form that finds it."""
         start = -(-self.used // _ALIGNED) * _ALIGNED
-        self.used = start + array.nbytes
-        memory = _mapped(self.path, self.file, self.used)[start : self.used]
-        np.copyto(memory.view(array.dtype).reshape(array.shape), array)
-        return {"path": str(self.path), "file": self.file, "offset": start, "numpy": array.dtype.str,
-                "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(array.shape), "strides": strides,
-                **layout}  # fmt: skip
+        self.used = start + math.prod(shape) * dtype.itemsize
+        memory = _mapped(self.path, self.file, self.used)[start : self.used].view(dtype).reshape(shape)
+        return {"path": str(self.path), "file": self.file, "offset": start, "numpy": dtype.str,
+                "shape": list(shape)}, memory  # fmt: skip
 
 
 _maps = {}  # inode -> (file descriptor, memory as bytes)

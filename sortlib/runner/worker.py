@@ -79,12 +79,14 @@ def _keep_freed_memory():
 def _limit_memory():
     """A call that asks for more memory than is sensible gets an error, instead of the system ending any process.
 
-    A quarter of the machine's memory: two workers run at once, and what they exchange lies in memory too.
+    A quarter of the machine's memory: two workers run at once, and what they exchange lies in memory too. The
+    environment variable SORTLIB_WORKER_MEMORY sets a lower limit, in GiB.
     """
     try:
         import resource
 
         limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+        limit = int(min(limit, float(os.environ.get("SORTLIB_WORKER_MEMORY", "inf")) * 2**30))
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     except (ImportError, ValueError, OSError, AttributeError):  # no such limits on this system
@@ -182,7 +184,7 @@ class _Service:
         outputs = [shelf.save(tensor) for tensor in call.outputs]
         proof = bounds.prove(self.executor, node, arguments, call.outputs, seed, lowered, quick)
         values = call.outputs if proof.compared is None else proof.compared
-        rights = [None if right is None else _save_truth(right, ours, shelf.save)
+        rights = [None if right is None else _save_truth(right, ours, shelf)
                   for right, ours in zip(proof.truth, values, strict=True)]  # fmt: skip
         return {"outputs": outputs, "truth": rights, "bound": [bounds.pack(limit, shelf.save) for limit in proof.bound],
                 "truth_missing": proof.missing, "opinion": proof.opinion,
@@ -241,20 +243,37 @@ def _range(tensor):
     return torch.aminmax(tensor if tensor.element_size() > 1 else tensor.float())
 
 
-def _save_truth(right, output, save):
+def _save_truth(right, output, shelf):
     """The truth as what it adds to a float32 output, where all is finite: half the bytes and no digit lost."""
     import torch
 
     dense = output.layout == right.layout == torch.strided
     if dense and output.dtype == torch.float32 and right.dtype == torch.float64 and output.numel():
-        wide = output.double()  # first, since an operation of mixed types costs ten times as much
-        residual = torch.sub(right, wide, out=wide).float()
-        low, high = _range(residual)
+        form, residual = shelf.empty(output.shape)
+        _subtract(right.cpu(), output.cpu(), residual)
+        low, high = map(float, _range(residual))
+        if math.isfinite(low) and math.isfinite(high) and (low or high):
+            return {"residual": form}
+        shelf.drop(form)
         if low == high == 0:
             return {"exact": True}
-        if math.isfinite(low) and math.isfinite(high):
-            return {"residual": save(residual)}
-    return save(right) if right.is_floating_point() or right.is_complex() else None
+    return shelf.save(right) if right.is_floating_point() or right.is_complex() else None
+
+
+_BLOCK = 1 << 15  # elements; float64 temporaries of this size stay in the second-level cache
+
+
+def _subtract(right, output, residual):
+    """Write float64 ``right`` minus float32 ``output`` to float32 ``residual``."""
+    import torch
+
+    right, output, residual = right.reshape(-1), output.reshape(-1), residual.view(-1)
+    wide = torch.empty(min(_BLOCK, output.numel()), dtype=torch.float64)
+    for start in range(0, output.numel(), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        some = wide[: output[part].numel()]
+        some.copy_(output[part])  # first, since an operation of mixed types costs ten times as much
+        residual[part].copy_(torch.sub(right[part], some, out=some))
 
 
 if __name__ == "__main__":

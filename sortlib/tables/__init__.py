@@ -1,8 +1,9 @@
 """The tables of a study: what was mined and recorded, and the paper's research questions with its numbers beside ours.
 
 Every function takes a ``Study`` and returns a DataFrame whose ``attrs["footnotes"]`` lists what a reader must know,
-one line each; ``show`` prints both. A cell is ``/`` where there is nothing to count, and a footnote says why. No table
-holds a time, so that a second run with the same seed gives the same tables to the last digit.
+one line each; ``show`` prints both. A cell is ``/`` where there is nothing to count, and a footnote says why;
+``rows_of`` gives the rows that a cell counts. No table but ``times`` holds a time, so that a second run with the same
+seed gives the same tables to the last digit.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from sortlib.tables import export
 from sortlib.tables.frames import NOTHING, show
 from sortlib.tables.gain import gain_by_edge, local_and_propagated
 from sortlib.tables.methods import METHODS, attempts, both_names, is_valid, methods, tested, times
+from sortlib.tables.origin import rows_of
 from sortlib.tables.rq1 import invalid, message_kind, validity
 from sortlib.tables.rq2 import accusing, bugs, evidence_rule, paper_rule
 from sortlib.tables.rq3 import average_difference, involvement
@@ -24,7 +26,7 @@ __all__ = [
     "ACCUSING", "METHODS", "NOTHING", "TABLES", "accuses", "accusing", "attempts", "average_difference", "both_names",
     "bugs", "campaign", "evidence_rule", "export", "gain_by_edge", "invalid", "involvement", "is_valid",
     "local_and_propagated", "message_kind", "methods", "models", "paper_rule", "patterns", "records",
-    "seeded_faults", "show", "statistics", "support", "tested", "times", "validity", "write_all",
+    "rows_of", "seeded_faults", "show", "statistics", "support", "tested", "times", "validity", "write_all",
 ]  # fmt: skip
 
 TABLES = {

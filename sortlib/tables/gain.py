@@ -31,7 +31,7 @@ def local_and_propagated(study, apis=None) -> pd.DataFrame:
         ``_low`` and ``_high`` of a 95 % bootstrap interval that draws whole cases, since the calls of one case are not
         independent. NaN where there is nothing to average or where fewer than two cases leave nothing to resample.
     """
-    rows = _fed(study)
+    rows = fed_calls(study)
     wanted = wanted_apis(study, apis)
     table = []
     for api in wanted:
@@ -58,7 +58,7 @@ def gain_by_edge(study) -> pd.DataFrame:
         source, api, argument, calls (where a difference arrives), gain (median) with ``gain_low`` and ``gain_high``
         as in ``local_and_propagated``, and the share ``amplified`` of calls with a gain above 1; by falling gain.
     """
-    rows = _fed(study)
+    rows = fed_calls(study)
     rows = rows[rows["gain"].notna()].set_index(["case", "node"])
     edges = []
     for case in study.cases:
@@ -78,7 +78,7 @@ def gain_by_edge(study) -> pd.DataFrame:
     return noted(table, notes if len(table) else [f"{NOTHING}: no difference arrives at any call"])
 
 
-def _fed(study):
+def fed_calls(study):
     """SORT's valid calls that are fed from inside their case, with finite differences and the gain."""
     rows = _SORT.outcomes(study)
     rows = rows[is_valid(rows)]

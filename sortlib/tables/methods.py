@@ -9,7 +9,7 @@ import pandas as pd
 from sortlib.apis import PAPER_APIS, paper_name
 from sortlib.baselines.registry import baseline
 from sortlib.baselines.single_api import PREFIX
-from sortlib.baselines.stage import chosen
+from sortlib.baselines.stage import SINGLE, chosen
 from sortlib.errors import SortError
 from sortlib.judging import Verdict
 
@@ -73,9 +73,46 @@ def methods(study) -> list[Method]:
 
 
 def times(study) -> pd.DataFrame:
-    """Seconds that each method took to generate and run its attempts; they differ from run to run."""
+    """Seconds that each method took to make its attempts (``generate``) and to run them; they differ from run to run.
+
+    Variants of a method are in one row. Work that a stage found done before is not counted again.
+    """
     rows = [{"method": key, **spent} for key, spent in study.manifest.get("times", {}).items()]
-    return pd.DataFrame(rows, columns=["method", "generate", "run"])
+    table = pd.DataFrame(rows, columns=["method", "generate", "run"])
+    first = [method for method in ("sort", SINGLE) if method in set(table["method"])]
+    order = {key: place for place, key in enumerate([*first, *chosen(study.config)])}
+    return table.sort_values("method", key=lambda keys: keys.map(order), ignore_index=True)
+
+
+def shortfalls(study, cells) -> list[str]:
+    """Where a method has fewer inputs of an API than the study's budget, a footnote for each reason.
+
+    Parameters
+    ----------
+    cells : method -> API -> its row of the table of validity.
+    """
+    settings, lines = study.config.generation, []
+    for method, rows in cells.items():
+        found = {}
+        for api, row in rows.items():
+            number = row["valid" if settings.valid_per_api else "attempts"]
+            if api != "Total" and api in PAPER_APIS and number < settings.budget:
+                found.setdefault(_why_short(study, method, api, row), []).append(f"{both_names(api)} ({number:,})")
+        unit = "valid inputs" if settings.valid_per_api else "inputs"
+        lines += [f"{method.name}: fewer than {settings.budget:,} {unit} of {', '.join(apis)}: {why}"
+                  for why, apis in found.items()]  # fmt: skip
+    return lines
+
+
+def _why_short(study, method, api, row):
+    if method.baseline:
+        tool = baseline(method.baseline)
+        known = study.stage("baselines").get("methods", {}).get(method.baseline, {}).get("short", {})
+        patterns = [tool.pattern_of(api, method.variant), tool.pattern_of(api)]
+        return next((known[pattern] for pattern in patterns if pattern in known), tool.ends)
+    if row["valid"] < row["attempts"]:
+        return "some of its inputs are invalid"
+    return "no further case can be made, or an earlier call gave no result"
 
 
 def attempts(rows: pd.DataFrame) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from sortlib import published
 from sortlib.tables.frames import NOTHING, as_column, frame, noted, table_of
-from sortlib.tables.methods import absences, attempts, is_valid, methods, wanted_apis
+from sortlib.tables.methods import absences, attempts, is_valid, methods, shortfalls, wanted_apis
 
 
 def validity(study, apis=None) -> pd.DataFrame:
@@ -24,7 +24,7 @@ def validity(study, apis=None) -> pd.DataFrame:
     apis : canonical names; the paper's 15 if not given, every tested API for ``"tested"``.
     """
     wanted = wanted_apis(study, apis)
-    table, notes, missing = frame(wanted), [], {}
+    table, notes, missing, found = frame(wanted), [], {}, {}
     for method in methods(study):
         tried = attempts(method.outcomes(study))
         shown = tried[tried["api"].isin(wanted)]
@@ -33,6 +33,7 @@ def validity(study, apis=None) -> pd.DataFrame:
             cells["Total"] = _validity_row(shown)
         for column in ("attempts", "valid", "ratio", "reasons"):
             table[f"{method.key}_{column}"] = as_column(table["api"], {api: row[column] for api, row in cells.items()})
+        found[method] = cells
         missing[method] = [api for api in wanted if api not in cells]
         unreached = len(method.outcomes(study)) - len(tried)
         if unreached:
@@ -45,7 +46,18 @@ def validity(study, apis=None) -> pd.DataFrame:
     for method in theirs:
         table[f"paper_{method}"] = as_column(table["api"], theirs[method].dropna().to_dict())
     notes.append("paper_*: Table I of the paper; / where the method cannot generate tests for the API")
-    return noted(table, [*absences(study, missing), *notes])
+    return noted(table, [*absences(study, missing), *shortfalls(study, found), *_budget(study), *notes])
+
+
+def _budget(study):
+    """What a reader must know of the number of inputs."""
+    settings, further = study.config.generation, study.stage("generate").get("further_cases", 0)
+    if settings.valid_per_api:
+        yield (f"published methods went on until {settings.valid_per_api:,} inputs of an API were valid, or "
+               f"{settings.most_attempts:,} were made")  # fmt: skip
+    if further:
+        yield (f"SORT: {settings.per_pattern} cases of each pattern, and {further:,} further ones so that no API has "
+               f"fewer than {settings.budget:,} inputs")  # fmt: skip
 
 
 def _validity_row(rows):

@@ -6,6 +6,7 @@ import pandas as pd
 
 from sortlib.apis import PAPER_APIS
 from sortlib.tables.frames import NOTHING, frame, noted, with_total
+from sortlib.tables.methods import both_names
 
 NOT_RUN = "not run yet; 'sortlib faults STUDY' runs it"
 
@@ -30,10 +31,10 @@ def seeded_faults(study) -> pd.DataFrame:
             )
         alarms = {api: int(group["alarms"].iloc[0]) for api, group in groups.items()}
         table[f"{method}_{rule}_alarms"] = with_total(table["api"], alarms)
-    return noted(table, _notes(study.stage(STAGE), results))
+    return noted(table, _notes(study.stage(STAGE), results, study.config.mining.min_support))
 
 
-def _notes(settings, results):
+def _notes(settings, results, support):
     if results.empty:
         return [f"{NOTHING}: {NOT_RUN}"]
     notes = [
@@ -42,6 +43,10 @@ def _notes(settings, results):
         "alarms on the clean device, which is the CPU bit for bit: for methods that look at one platform (FreeFuzz-P, "
         "DeepREL) they are claims about PyTorch itself, which nobody has examined here",
     ]
+    rare = [api for api in PAPER_APIS if api in results.attrs["rare"]]
+    if rare:
+        notes.append(f"SORT: {', '.join(map(both_names, rare))}: in no pattern that {support} models share, so it was "
+                     "run on rare ones, of up to three calls, which one model is enough for")  # fmt: skip
     reasons = {}
     for (method, api), why in results.attrs["absent"].items():
         reasons.setdefault((method, why), []).append(api)

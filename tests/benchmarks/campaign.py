@@ -11,6 +11,8 @@ cost     The whole campaign, from the call of ``sl.run`` to the table: start of 
          once). Bare time is the start of the slower process and the seconds that it spends in these calls; drawing the
          inputs, which it has to do too, is left out. CPU seconds are those of all processes; of the bare ones, those of
          start and calls.
+         The same calls *one after the other*, the reference's and the float64 ones in one process and then the
+         candidate's in another, each with all cores, are what a loop over both platforms takes.
 workers  The same campaign confined to one core, over that on all: what its two workers gain from the second.
 memory   ``--many`` small cases into Parquet parts, as a study runs them: peak memory of the parent and of the
          workers, and the growth of the workers from the first fifth of the time to the end.
@@ -67,10 +69,15 @@ def twice(cases, outcomes) -> dict:
     return {case.id: sorted({dst for src, dst, _ in case.edges if (case.id, src, True) in differs}) for case in cases}
 
 
-def bare(cases, again) -> dict:
-    """Both sides' bare processes at the same time: side -> their answer."""
+def bare(cases, again, together=True) -> dict:
+    """Both sides' bare processes: side -> their answer.
+
+    At the same time with half of the cores each, as in a campaign, or one after the other with all of them.
+    """
     from sortlib.platform import require, worker_threads
     from sortlib.runner import launch
+
+    threads = worker_threads() if together else os.cpu_count()
 
     text = json.dumps({"cases": [case.to_json() for case in cases], "again": again})
     answers = {}
@@ -79,7 +86,7 @@ def bare(cases, again) -> dict:
         path.write_text(text)
 
         def side(name, platform):
-            spec = {**platform.to_json(), "threads": platform.threads or worker_threads()}
+            spec = {**platform.to_json(), "threads": platform.threads or threads}
             done = subprocess.run(
                 [sys.executable, __file__, "--bare", name, str(path), json.dumps(spec), repr(time.time())],
                 env=launch.environment(platform.python, platform.env), stdout=subprocess.PIPE, text=True, check=True,
@@ -90,6 +97,8 @@ def bare(cases, again) -> dict:
                  for name, platform in (("reference", REFERENCE), ("candidate", CANDIDATE))]  # fmt: skip
         for thread in sides:
             thread.start()
+            if not together:
+                thread.join()
         for thread in sides:
             thread.join()
     return answers
@@ -136,7 +145,8 @@ def bare_side(name, path, spec, started):
 
 def cost(cases):
     outcomes, wall, cpu = measured(cases)
-    sides = bare(cases, twice(cases, outcomes))
+    again = twice(cases, outcomes)
+    sides = bare(cases, again)
     calls = {name: side["calls"] + side["double"] + side["again"] for name, side in sides.items()}
     once = {name: side["calls"] + side["double"] for name, side in sides.items()}
     start = max(side["start"] for side in sides.values())
@@ -148,6 +158,10 @@ def cost(cases):
             f"{sides['candidate']['again']:.1f}; {os.cpu_count()} cores, a half of them for each process")  # fmt: skip
     ratio = wall / (start + max(calls.values()))
     figure("campaign_over_bare", ratio, 1.3, ratio <= 1.3, "bare calls, two processes", note)
+    apart = bare(cases, again, together=False)
+    loop = sum(side["start"] + side["calls"] + side["double"] + side["again"] for side in apart.values())
+    figure("campaign_over_bare_one_after_other", wall / loop, 1.3, wall / loop <= 1.3,
+           "bare calls, one platform after the other", f"campaign {wall:.1f} s; bare {loop:.1f} s")  # fmt: skip
     figure("campaign_over_bare_once", wall / (start + max(once.values())), None, True, "each candidate call once")
     figure("campaign_over_bare_cpu", cpu / bare_cpu, None, True, "bare calls, CPU seconds",
            f"{cpu:.1f} over {bare_cpu:.1f} s")  # fmt: skip

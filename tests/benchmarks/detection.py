@@ -10,7 +10,9 @@ need. Then all of them run against the device without a fault (``--cases 6``, ``
 (``--budget 60``); resumes in the study's folder ``rq4``.
 
 ``clean10000``: new cases of the study's patterns, ``cpu`` against ``cpu:baseline`` and against the device without a
-fault, until 10,000 have run on each pair or the time is up (``--minutes``). Every suspect is printed.
+fault, until 10,000 have run on each pair or the time is up (``--minutes``). Every accusation is printed and counts,
+those of both sides alike too. Rounds of cases are kept in the study's folder ``clean``, so another run goes on; they
+are judged anew each time, and one in which other code accused a call is run again.
 
 Prints a JSON line for each fault and one for each figure. Without ``--only`` all three run.
 """
@@ -18,15 +20,18 @@ Prints a JSON line for each fault and one for each figure. Without ``--only`` al
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 import time
 import warnings
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+import sortlib
 from sortlib.api_tables import PAPER_APIS
 from sortlib.checking import _case
 from sortlib.generation import generate
@@ -37,6 +42,7 @@ from sortlib.runner.campaign import campaign
 from sortlib.runner.transport import exchange_folder
 from sortlib.simdev.behaviour import EVERY
 from sortlib.simdev.catalogue import FAULTS
+from sortlib.study import fingerprint
 
 ACCUSING = ("suspect", "nan", "crash", "timeout", "exception", "both-suspect", "config", "slow")
 HANGS = 10  # seconds for a case of a fault that never returns
@@ -148,8 +154,10 @@ def known_faults(study, given):
         every = [case for cases in [*usual.values(), *own.values()] for case in cases]
         clean = judged(every, "simdev", OTHERS)
         alarms = accusations(clean)
-        # What is wrong with both sides alike (NaN from a finite input, say) is the reference's own, and no false alarm.
-        excused = {(row["case"], row["node"]) for row in alarms.to_dict("records") if not row["local_differing"]}
+        # What is wrong with both sides alike (NaN from a finite input, say) is the reference's own, and tells nothing
+        # of the device; it has a figure of its own.
+        alike = alarms[alarms["local_differing"].eq(0)]
+        excused = set(zip(alike["case"], alike["node"], strict=True))
         for fault in faults:
             start = time.perf_counter()
             cases = [*own[fault.name], *usual[fault.api]]
@@ -163,6 +171,8 @@ def known_faults(study, given):
     false = accusations(clean, excused)
     texts = "; ".join(f"{row['api']}: {row['verdict']}" for row in false.to_dict("records"))
     figure("false alarms of cpu against clean simdev", len(false), 0, not len(false), f"{len(clean)} calls; {texts}")
+    texts = "; ".join(f"{row['api']}: {row['verdict']}, {row['reason']}" for row in alike.to_dict("records"))
+    figure("calls of cpu and clean simdev that are accused alike", len(alike), "", True, texts)
     if given.out:
         pd.concat([*frames, clean.assign(fault="")], ignore_index=True).to_parquet(given.out)
 
@@ -192,47 +202,105 @@ ROUND = 200  # cases that are made and run at one time
 
 def many_clean_cases(study, given):
     """The part ``clean10000``."""
-    end = time.monotonic() + given.minutes * 60
-    done = {candidate: Counter() for candidate in ("cpu:baseline", "simdev")}
-    for number, cases in enumerate(_rounds(study, given.clean_cases)):
-        if number and time.monotonic() > end:
+    end, now = time.monotonic() + given.minutes * 60, revision()
+    candidates = ("cpu:baseline", "simdev")
+    counts = {candidate: Counter() for candidate in candidates}
+    for number, folder, ids, make in _rounds(study):
+        if min(count["cases"] for count in counts.values()) >= given.clean_cases:
             break
-        for candidate, counts in done.items():
-            rows = judged(cases, candidate, OTHERS)
-            counts.update(rows["verdict"])
-            counts["cases"] += len(cases)
-            # What is wrong on both sides alike accuses neither, and what both refuse is an invalid input.
-            alike = rows["local_differing"].eq(0) & rows["status"].eq("ok")
-            refused = rows["status"].eq("exception") & rows["side"].eq("both")
-            for row in accusations(rows[~alike & ~refused]).to_dict("records"):
-                counts["accused"] += 1
+        for candidate, count in counts.items():
+            path = folder / f"{candidate.replace(':', '-')}-{number:04}.parquet"
+            rows = read_round(path, now)
+            if rows is None:
+                if time.monotonic() > end:
+                    continue
+                rows = judged(make(), candidate, OTHERS).assign(revision=now)
+                write_round(rows, path)
+            count.update(rows["verdict"])
+            count["cases"] += len(ids)
+            count["cases measured by other code"] += 0 if (rows["revision"] == now).all() else len(ids)
+            refused = both_refuse(rows)
+            count["refused by both"] += int(refused.sum())
+            for row in accusations(rows[~refused]).to_dict("records"):
+                count["accused"] += 1
                 print(json.dumps({"candidate": candidate, **{name: row[name] for name in (
-                    "case", "pattern", "node", "api", "model", "verdict", "reason")}}), flush=True)  # fmt: skip
-            print(json.dumps({"candidate": candidate, "progress": dict(counts)}), flush=True)
-    for candidate, counts in done.items():
-        figure(f"suspects of cpu against {candidate} in {counts['cases']} cases of the study", counts["accused"], 0,
-               not counts["accused"] and counts["cases"] >= given.clean_cases,
-               f"{given.clean_cases} cases wanted; calls by verdict: {dict(counts)}")  # fmt: skip
+                    "case", "pattern", "node", "api", "model", "verdict", "local_differing", "reason")}}),
+                      flush=True)  # fmt: skip
+            print(json.dumps({"candidate": candidate, "progress": dict(count)}), flush=True)
+        if time.monotonic() > end:
+            break
+    for candidate, count in counts.items():
+        figure(f"calls accused by cpu against {candidate} in {count['cases']} cases of the study", count["accused"], 0,
+               not count["accused"] and count["cases"] >= given.clean_cases,
+               f"{given.clean_cases} cases wanted; calls by verdict: {dict(count)}")  # fmt: skip
 
 
-def _rounds(study, wanted):
-    """Lists of up to ``ROUND`` new cases of the study's patterns, each list from all sizes and APIs."""
+def both_refuse(rows):
+    """Whether each call raised on both sides: an invalid input, which accuses nobody."""
+    return rows["status"].eq("exception") & rows["side"].eq("both")
+
+
+def revision() -> str:
+    """A mark of the code that measures the evidence; the rule judges anew what was measured."""
+    home = Path(sortlib.__file__).parent
+    parts = [home / "thresholds.py", home / "drawing.py", *sorted((home / "runner").rglob("*.py"))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in parts)).hexdigest()[:12]
+
+
+def read_round(path, now):
+    """The rows of a round that was run before, judged; None where it has to run.
+
+    What other code accused is run again, since the code may have been mended; what it did not accuse is kept.
+    """
+    import pandas as pd
+
+    if not path.is_file():
+        return None
+    rows = judge(pd.read_parquet(path), "evidence")
+    rows = rows.assign(verdict=rows["verdict"].astype(str))
+    outdated = (rows["revision"] != now).any() and len(accusations(rows[~both_refuse(rows)]))
+    return None if outdated else rows
+
+
+def write_round(rows, path):
+    """Keep the rows of a round; an interrupt leaves no half of them."""
+    part = path.with_suffix(".part")
+    rows.to_parquet(part)
+    part.replace(path)
+
+
+def _rounds(study):
+    """(number, folder, ids, function that makes the cases) of rounds of up to ``ROUND`` new cases of the study's
+    patterns, each from all sizes and APIs. The ids are kept in the folder, one for each set of patterns and settings,
+    so that what ran is not made again.
+    """
     settings, known = study.config.generation, set()
-    made, seed = 0, study.config.seed
-    while made < wanted:
+    mark = fingerprint(study.stage("mine").get("fingerprint"), study.config.seed, settings.sampler,
+                       settings.max_elements, ROUND)  # fmt: skip
+    folder = study.path("clean", mark, "ids").parent
+    number, empty, seed = 0, 0, study.config.seed
+    while empty * ROUND <= len(study.patterns):  # until a whole pass gave nothing new
         seed += 1  # other joins and other values than the study's own
         order = np.random.Generator(np.random.Philox(seed)).permutation(len(study.patterns))
-        patterns = [study.patterns[place] for place in order]
-        for start in range(0, len(patterns), ROUND):
-            cases = generate(patterns[start : start + ROUND], study.records, study.graphs, 1, seed, settings.sampler,
-                             settings.max_elements)  # fmt: skip
-            fresh = [case for case in cases if case.id not in known][: wanted - made]
-            known.update(case.id for case in fresh)
-            made += len(fresh)
-            if fresh:
-                yield fresh
-            if made >= wanted:
-                return
+        for start in range(0, len(order), ROUND):
+            patterns = [study.patterns[place] for place in order[start : start + ROUND]]
+            make = partial(generate, patterns, study.records, study.graphs, 1, seed, settings.sampler,
+                           settings.max_elements)  # fmt: skip
+            path = folder / f"ids-{number:04}.json"
+            if path.is_file():
+                ids = json.loads(path.read_text())
+            else:
+                ids = list(dict.fromkeys(case.id for case in make() if case.id not in known))
+                path.write_text(json.dumps(ids))
+            known.update(ids)
+            empty = 0 if ids else empty + 1
+            if ids:
+                yield number, folder, ids, partial(_chosen, make, frozenset(ids))
+            number += 1
+
+
+def _chosen(make, ids):
+    return [case for case in make() if case.id in ids]
 
 
 PARTS = {"faults": known_faults, "rq4": methods_compared, "clean10000": many_clean_cases}

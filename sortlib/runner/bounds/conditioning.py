@@ -9,6 +9,7 @@ import torch
 
 from sortlib import thresholds
 from sortlib.runner import invariants
+from sortlib.runner.bounds import gates
 from sortlib.runner.bounds.families import on_matrices, special
 from sortlib.runner.bounds.form import Bound, continuous, rms, unit_roundoff
 from sortlib.runner.bounds.moving import changes_under
@@ -22,13 +23,18 @@ def conditioning(executor, node, arguments, outputs, seed, quick=False):
     ``quick`` leaves the change out, which costs a second float64 call; few errors are so large that it matters.
     """
     length = reduction_length(node["api"], arguments, outputs)
-    changes = [None] * len(outputs) if quick else changes_under(executor, node, arguments, outputs, seed)
+    sizes = [None if quick else gates.of_result(node["api"], arguments, output) for output in outputs]
+    changes = [None] * len(outputs)
+    if not quick and None in sizes:
+        changes = changes_under(executor, node, arguments, outputs, seed)
     slope, factor = slope_of(node["api"], arguments, length)
     gate = _gate(node["api"], arguments, slope) + _underflow(arguments, length)
     floor = float(node["api"] in thresholds.NORMALISING or special(node["api"]))
     limits = [conditioned(output, change, slope, factor, gate, floor, length)
               for output, change in zip(outputs, changes, strict=True)]  # fmt: skip
-    return [limit and replace(limit, partial=quick) for limit in limits]
+    if quick:
+        return [limit and replace(limit, partial=True) for limit in limits]
+    return [gates.widened(limit, size) for limit, size in zip(limits, sizes, strict=True)]
 
 
 def conditioned(output, change, slope, factor, gate, floor, length):

@@ -84,7 +84,7 @@ def _masked(node, arguments, seed):
         outputs.append(torch.ones_like(tensor, dtype=torch.bool))
     if node.get("backward"):
         upstream = backward.upstream_of(outputs[0], f"{seed}/0", "drawn")
-        outputs += [upstream * scale] + [torch.zeros(())] * (backward.count(arguments) - 1)
+        outputs += [upstream * scale] + [torch.zeros(())] * (backward.count(node, arguments) - 1)
     return outputs, ""
 
 

@@ -8,6 +8,7 @@ import torch
 
 from sortlib import thresholds
 from sortlib.features import map_tensors
+from sortlib.runner.bounds import gates
 from sortlib.runner.bounds.conditioning import conditioned, reduction_length, slope_of
 from sortlib.runner.bounds.double import outputs_in_double, widen
 from sortlib.runner.bounds.families import family
@@ -51,7 +52,8 @@ def of_gradients(executor, node, arguments, outputs, grads, seed):
     bounds = []
     for grad, change, times in zip(grads, changes, more, strict=True):
         slope, factor = slope_of(node["api"], arguments, max(length, times))
-        bounds.append(conditioned(grad, change, slope, factor, slope * saved * math.sqrt(times), 0.0, length))
+        limit = conditioned(grad, change, slope, factor, slope * saved * math.sqrt(times), 0.0, length)
+        bounds.append(gates.widened(limit, gates.of_gradient(node["api"], arguments, outputs[0], grad, seed)))
     return bounds
 
 

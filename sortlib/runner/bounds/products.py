@@ -49,9 +49,14 @@ def _sum_of_magnitudes(executor, node, arguments, seed):
     for dtype in (torch.float32, torch.float64):
         terms = [a._replace(value=map_tensors(a.value, magnitude)) for a in widen(arguments, dtype)]
         call = executor.call(in_double(node), terms, seed)
-        if call.error is None and all(bool(output.isfinite().all()) for output in call.outputs):
+        if call.error is None and all(map(_finite, call.outputs)):
             return [output.abs() for output in call.outputs]
     return [output.abs() for output in call.outputs] if call.error is None else None
+
+
+def _finite(tensor) -> bool:
+    """Whether all elements are finite: a tenth of the cost of asking every one."""
+    return not tensor.numel() or all(math.isfinite(end) for end in torch.aminmax(tensor))
 
 
 def magnitude(_, tensor):

@@ -88,7 +88,7 @@ def bound(executor, node, arguments, outputs, seed, lowered=False, quick=False) 
     """
     arguments = explicit(node["api"], arguments)
     if node.get("backward"):
-        number = len(outputs) - backward.count(arguments)
+        number = len(outputs) - backward.count(node, arguments)
         forward = bound(executor, {**node, "backward": False}, arguments, outputs[:number], seed, lowered)
         return forward + of_gradients(executor, node, arguments, outputs[:number], outputs[number:], seed)
     kind = family(node["api"], arguments)
