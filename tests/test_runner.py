@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 
 import sortlib as sl
+from sortlib import apis
 from sortlib.checking import check_many
 from sortlib.errors import SortError
 from sortlib.features import measure
@@ -542,3 +543,14 @@ def test_reference_waits_for_room_and_goes_on_when_a_folder_is_emptied(tmp_path)
         assert not begun.is_set()
     waiting.join(10)
     assert begun.is_set()
+
+
+@pytest.mark.parametrize("flag", [True, 3, [False]])
+def test_whatever_python_takes_as_inplace_leaves_shared_values_alone(flag):
+    # Fuzzers pass such flags; writing into the input would change what later calls and the other side read.
+    executor, x = Executor(require("cpu").to_json()), torch.tensor([-1.0, 2.0])
+    node = {"api": "relu", "target": "torch.nn.functional.relu", "inplace": False}
+    given = [apis.Argument("input", x, "positional"), apis.Argument("inplace", flag, "keyword")]
+    call = executor.call(node, given, 0)
+    assert (call.error, call.outputs[0].tolist()) == (None, [0.0, 2.0])
+    assert x.tolist() == [-1.0, 2.0]

@@ -172,13 +172,6 @@ def errors(output: np.ndarray, right: Truth, limit, unit: float, step: float, la
     }  # fmt: skip
 
 
-def no_error(limit) -> dict:
-    """What ``errors`` returns for finite values that are the truth itself."""
-    quotient = None if limit is None else 0.0
-    return {"error": 0.0, "rms": 0.0, "ratio": quotient, "own_ratio": quotient, "lost": 0.0, "nan_wrong": 0.0,
-            "nan_missing": 0.0}  # fmt: skip
-
-
 def _quotient(error, terms, magnitude, extra, finite, unit, step) -> float:
     constant, slope, factor = terms
     allowed = constant * unit + step

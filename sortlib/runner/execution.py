@@ -207,11 +207,15 @@ def _mutates(node, arguments) -> bool:
     """Whether a call writes into an argument: its first, ``out``, running statistics, or renormalised embeddings."""
     if node["inplace"]:
         return True
-    flags = {"training", "train", "use_input_stats"}
+    flags = {"inplace", "training", "train", "use_input_stats"}
     return any(
-        a.name in ("out", "max_norm") and a.value is not None or (a.name in flags and a.value is True)
-        for a in arguments
+        a.name in ("out", "max_norm") and a.value is not None or (a.name in flags and _true(a.value)) for a in arguments
     )
+
+
+def _true(value) -> bool:
+    """Whether Python takes a flag as set; fuzzed flags can be numbers or lists, and a tensor may be neither."""
+    return not isinstance(value, torch.Tensor) and bool(value)
 
 
 def duplicate(tensor):
