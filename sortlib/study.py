@@ -296,7 +296,7 @@ class Study:
         """Add the seconds that a method took, by kind of work, to the manifest."""
         times = self.manifest.setdefault("times", {}).setdefault(method, {})
         for kind, value in seconds.items():
-            times[kind] = round(times.get(kind, 0.0) + value, 1)
+            times[kind] = round(times.get(kind, 0.0) + value, 3)
         self.save_manifest()
 
     def save_manifest(self):
