@@ -19,13 +19,13 @@ _SMALL, _LARGE = 1e-15, 1e15  # between them, the square of the largest error an
 def compare(reference: np.ndarray, candidate: np.ndarray) -> dict | None:
     """``evidence.compare`` of two arrays of one dimension and equal length."""
     integers = reference.view(np.int32), candidate.view(np.int32)
-    work, size = np.empty((2, BLOCK), np.float32), np.empty(BLOCK, np.float32)
+    work = np.empty((3, BLOCK), np.float32)
     largest = relative = magnitude = 0.0
     differing = unequal = 0
     for start in range(0, reference.size, BLOCK):
         part = slice(start, start + BLOCK)
         x = reference[part]
-        difference, quotient, sizes = work[0, : x.size], work[1, : x.size], size[: x.size]
+        difference, quotient, sizes = (row[: x.size] for row in work)
         top = float(np.abs(x, out=sizes).max())
         if not math.isfinite(top):
             return None

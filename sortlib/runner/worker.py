@@ -226,32 +226,29 @@ def _special(tensor, known) -> tuple[bool, bool]:
     """
     import torch
 
+    from sortlib.runner.execution import extremes
+
     if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
         return False, False
     if id(tensor) not in known:
         plain = tensor if tensor.layout == torch.strided else tensor.to_dense()
         real = torch.view_as_real(plain.resolve_conj()) if plain.is_complex() else plain
-        low, high = map(float, _range(real))
+        low, high = extremes(real)
         known[id(tensor)] = (math.isnan(low), math.isinf(low) or math.isinf(high)), tensor
     return known[id(tensor)][0]
-
-
-def _range(tensor):
-    """Smallest and largest element, both NaN where one is NaN: a tenth of the cost of asking every element."""
-    import torch
-
-    return torch.aminmax(tensor if tensor.element_size() > 1 else tensor.float())
 
 
 def _save_truth(right, output, shelf):
     """The truth as what it adds to a float32 output, where all is finite: half the bytes and no digit lost."""
     import torch
 
+    from sortlib.runner.execution import extremes
+
     dense = output.layout == right.layout == torch.strided
     if dense and output.dtype == torch.float32 and right.dtype == torch.float64 and output.numel():
         form, residual = shelf.empty(output.shape)
         _subtract(right.cpu(), output.cpu(), residual)
-        low, high = map(float, _range(residual))
+        low, high = extremes(residual)
         if math.isfinite(low) and math.isfinite(high) and (low or high):
             return {"residual": form}
         shelf.drop(form)
@@ -260,17 +257,16 @@ def _save_truth(right, output, shelf):
     return shelf.save(right) if right.is_floating_point() or right.is_complex() else None
 
 
-_BLOCK = 1 << 15  # elements; float64 temporaries of this size stay in the second-level cache
-
-
 def _subtract(right, output, residual):
     """Write float64 ``right`` minus float32 ``output`` to float32 ``residual``."""
     import torch
 
+    from sortlib.runner.evidence import BLOCK
+
     right, output, residual = right.reshape(-1), output.reshape(-1), residual.view(-1)
-    wide = torch.empty(min(_BLOCK, output.numel()), dtype=torch.float64)
-    for start in range(0, output.numel(), _BLOCK):
-        part = slice(start, start + _BLOCK)
+    wide = torch.empty(min(BLOCK, output.numel()), dtype=torch.float64)
+    for start in range(0, output.numel(), BLOCK):
+        part = slice(start, start + BLOCK)
         some = wide[: output[part].numel()]
         some.copy_(output[part])  # first, since an operation of mixed types costs ten times as much
         residual[part].copy_(torch.sub(right[part], some, out=some))

@@ -90,7 +90,12 @@ def judged(cases, candidate, timeout):
 
     unique = list({case.id: case for case in cases}.values())
     rows = [row for _, found in campaign(unique, "cpu", candidate, timeout) for row in found]
-    found = judge(pd.DataFrame(rows), "evidence")
+    return with_verdicts(pd.DataFrame(rows))
+
+
+def with_verdicts(rows):
+    """Rows of outcomes with the verdicts of the rule of evidence, as text."""
+    found = judge(rows, "evidence")
     return found.assign(verdict=found["verdict"].astype(str))
 
 
@@ -256,8 +261,7 @@ def read_round(path, now):
 
     if not path.is_file():
         return None
-    rows = judge(pd.read_parquet(path), "evidence")
-    rows = rows.assign(verdict=rows["verdict"].astype(str))
+    rows = with_verdicts(pd.read_parquet(path))
     outdated = (rows["revision"] != now).any() and len(accusations(rows[~both_refuse(rows)]))
     return None if outdated else rows
 
