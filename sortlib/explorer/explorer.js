@@ -43,6 +43,7 @@ function patternList(model, choose) {
     html("button", { type: "button", class: "sl-head", on: { click: () => sortBy(key) } }, name));
   const fields = filterFields();
   let active = 0; // place in the list
+  let edited = false; // the filter holds what Python does not know yet
   const send = rateLimited(60, choose); // an arrow key that is held down
 
   function filterFields() {
@@ -56,13 +57,17 @@ function patternList(model, choose) {
       number("min_nodes", "Size from"), number("max_nodes", "to"), number("min_support", "Support from"),
       html("label", {}, "Verdict", html("select", { name: "verdict" }, html("option", { value: "" }, "any"),
         verdicts.map((verdict) => html("option", { value: verdict }, verdict)))));
-    const apply = () => {
+    const apply = rateLimited(120, () => {
+      edited = false;
       const given = {};
       for (const [key, value] of new FormData(form)) if (value !== "") given[key] = /^m/.test(key) ? Number(value) : value;
       model.set("filter", given);
       model.save_changes();
-    };
-    form.addEventListener("input", rateLimited(120, apply));
+    });
+    form.addEventListener("input", () => {
+      edited = true;
+      apply();
+    });
     return form;
   }
 
@@ -130,7 +135,7 @@ function patternList(model, choose) {
     const filter = model.get("filter"), chosen = model.get("pattern");
     for (const input of fields.elements) {
       const value = String(filter[input.name] ?? "");
-      if (input.name && input !== document.activeElement && input.value !== value) input.value = value;
+      if (input.name && !edited && input !== document.activeElement && input.value !== value) input.value = value;
     }
     heads.forEach(([key], number) => {
       const direction = sort === key ? "ascending" : sort === `-${key}` ? "descending" : "none";
