@@ -10,13 +10,16 @@ import contextlib
 import time
 
 import pandas as pd
+import pyarrow as pa
 
 from sortlib.errors import SortError
 from sortlib.runner.campaign import campaign
 from sortlib.runner.files import Journal, only_one
 from sortlib.runner.progress import Progress
 
-FLUSH_SECONDS = 15  # a journal becomes a part after this time
+# A journal becomes a part after this time, or with so many cases: the table of a long journal would be the largest thing
+# in memory.
+FLUSH_SECONDS, FLUSH_CASES = 15, 2000
 
 
 def run_missing(folder, cases, reference, candidate, timeout, label, unit="case", progress=True, executor=None,
@@ -99,7 +102,7 @@ class _Parts:
     def add(self, case, rows):
         """Keep the rows of a case."""
         self.journal.append({"case": case, "rows": rows})
-        if time.monotonic() - self.since > FLUSH_SECONDS:
+        if time.monotonic() - self.since > FLUSH_SECONDS or self.journal.lines >= FLUSH_CASES:
             self.flush()
 
     def flush(self):
@@ -112,6 +115,7 @@ class _Parts:
             path, new = self.folder / f"part-{number:05d}.parquet", self.folder / "part.new"
             try:
                 pd.DataFrame(rows).to_parquet(new)
+                pa.default_memory_pool().release_unused()  # Arrow keeps what it once had
                 new.rename(path)
             except OSError as error:
                 with contextlib.suppress(OSError):

@@ -180,6 +180,7 @@ def _mine(study, progress):
 def _generate(study, progress):
     _generate_cases(study, progress)
     baselines.generate_baselines(study, progress)
+    study.forget("records")  # the largest part of a study in memory, and a campaign may take days
 
 
 def _generate_cases(study, progress):

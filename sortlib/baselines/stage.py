@@ -43,14 +43,16 @@ def generate_baselines(study, progress: bool = True):
     keys = chosen(config)
     if not keys:
         return
+    settings = config.baselines.model_dump(mode="json", exclude={"timeout", "memory"})
+    budget = config.generation.model_dump(include={"inputs_per_api", "valid_per_api", "max_attempts_per_api"})
+    mark = fingerprint(study.stage("trace")["fingerprint"], budget, config.seed, config.generation.max_elements,
+                       settings)  # fmt: skip
+    todo = [key for key in keys
+            if known.get(key, {}).get("fingerprint") != mark or not study.holds(f"baselines/{key}.parquet")]  # fmt: skip
+    if not todo:
+        return  # the records, which are large, stay on the disk
     context = context_of(study)
-    for key in keys:
-        settings = config.baselines.model_dump(mode="json", exclude={"timeout", "memory"})
-        budget = config.generation.model_dump(include={"inputs_per_api", "valid_per_api", "max_attempts_per_api"})
-        mark = fingerprint(study.stage("trace")["fingerprint"], budget, config.seed, config.generation.max_elements,
-                           settings)  # fmt: skip
-        if known.get(key, {}).get("fingerprint") == mark and study.holds(f"baselines/{key}.parquet"):
-            continue
+    for key in todo:
         method, start = baseline(key), time.monotonic()
         missing = method.available(context)
         cases, absent = [], {}
