@@ -17,8 +17,8 @@ from sortlib.runner.campaign import campaign
 from sortlib.runner.files import Journal, only_one
 from sortlib.runner.progress import Progress
 
-# A journal becomes a part after this time, or with so many cases: the table of a long journal would be the largest thing
-# in memory.
+# A journal becomes a part after this time, or with so many cases: the table of a long one would be the largest thing in
+# memory.
 FLUSH_SECONDS, FLUSH_CASES = 15, 2000
 
 
