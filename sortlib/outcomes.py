@@ -6,7 +6,6 @@ flight alone; journals become Parquet parts while the run goes on.
 
 from __future__ import annotations
 
-import contextlib
 import time
 
 import pandas as pd
@@ -14,7 +13,7 @@ import pyarrow as pa
 
 from sortlib.errors import SortError
 from sortlib.runner.campaign import campaign
-from sortlib.runner.files import Journal, only_one
+from sortlib.runner.files import Journal, only_one, replacing
 from sortlib.runner.progress import Progress
 
 # A journal becomes a part after this time, or with so many cases: the table of a long one would be the largest thing in
@@ -112,16 +111,10 @@ class _Parts:
         if rows:
             last = self._files()[-1:]
             number = 1 + (int(last[0].stem.partition("-")[2]) if last else 0)
-            path, new = self.folder / f"part-{number:05d}.parquet", self.folder / "part.new"
-            try:
+            kept = f"what was run is kept beside it ({self.journal.path.name}), and the same command goes on from there"
+            with replacing(self.folder / f"part-{number:05d}.parquet", kept) as new:
                 pd.DataFrame(rows).to_parquet(new)
-                pa.default_memory_pool().release_unused()  # Arrow keeps what it once had
-                new.rename(path)
-            except OSError as error:
-                with contextlib.suppress(OSError):
-                    new.unlink()
-                raise SortError(f"{path}: cannot be written: {error.strerror or error}; what was run is kept beside it "
-                                "(part.journal), and the same command goes on from there") from None  # fmt: skip
+            pa.default_memory_pool().release_unused()  # Arrow keeps what it once had
             self.journal.path.unlink()
         self.journal.lines, self.since = 0, time.monotonic()
 

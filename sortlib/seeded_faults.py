@@ -37,6 +37,7 @@ from sortlib.mining import mine
 from sortlib.pipeline import spread
 from sortlib.platform import require
 from sortlib.runner.campaign import campaign
+from sortlib.runner.files import replacing, write_whole
 from sortlib.simdev.catalogue import FAULTS, find
 from sortlib.study import fingerprint
 from sortlib.variety import varied
@@ -229,9 +230,7 @@ class _Source:
         if not path.is_file():
             made, absent, rare = self._make(api)
             forms = {run: [case.to_json() for case in cases] for run, cases in made.items()}
-            new = path.with_suffix(".new")
-            new.write_text(json.dumps({"cases": forms, "absent": absent, "rare": rare}), encoding="utf-8")
-            new.replace(path)
+            write_whole(path, json.dumps({"cases": forms, "absent": absent, "rare": rare}).encode())
         kept = json.loads(path.read_text(encoding="utf-8"))
         kept["cases"] = {run: [TestCase.from_json(form) for form in forms] for run, forms in kept["cases"].items()}
         return kept
@@ -344,12 +343,8 @@ def _run(attempts, device, timeout, survived=frozenset()) -> pd.DataFrame:
 
 
 def _store(rows, path):
-    new = path.with_suffix(".new")
-    try:
+    with replacing(path) as new:
         rows.to_parquet(new)
-        new.replace(path)
-    except OSError as error:
-        raise SortError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 # ---- judging ----

@@ -24,6 +24,7 @@ from sortlib.generation import TestCase
 from sortlib.graph import ApiGraph, Edge, Embedding, Pattern
 from sortlib.platform_files import OwnPlatform, PlatformName, plain, python_beside
 from sortlib.records import load_records, save_records
+from sortlib.runner.files import replacing, write_whole
 from sortlib.thresholds import Table
 
 VERSION = 1
@@ -272,7 +273,7 @@ class Study:
             "workers": before.get("workers", {}),
             "times": before.get("times", {}),
         }
-        _write(file, json.dumps(manifest, indent=1))
+        write_whole(file, json.dumps(manifest, indent=1).encode())
         return cls(directory)
 
     def __repr__(self):
@@ -301,7 +302,7 @@ class Study:
 
     def save_manifest(self):
         """Write the manifest at once and whole."""
-        _write(self.directory / "manifest.json", json.dumps(self.manifest, indent=1))
+        write_whole(self.directory / "manifest.json", json.dumps(self.manifest, indent=1).encode())
 
     def path(self, *parts) -> Path:
         """A path inside the study, its folder made."""
@@ -347,7 +348,7 @@ class Study:
     def save_patterns(self, patterns):
         """Store mined patterns."""
         rows = [{**vars(p), "embeddings": [list(map(_plain, e)) for e in p.embeddings]} for p in patterns]
-        _write(self.path("patterns.json"), json.dumps(rows))
+        write_whole(self.path("patterns.json"), json.dumps(rows).encode())
 
     @cached_property
     def cases(self) -> list[TestCase]:
@@ -377,9 +378,8 @@ class Study:
             "pattern": [case.pattern for case in cases],
             "case": [json.dumps(case.to_json()) for case in cases],
         }
-        new = path.with_suffix(".new")  # an interrupt leaves the old or the new file
-        pq.write_table(pa.table(columns), new, compression="zstd")
-        new.replace(path)
+        with replacing(path) as new:
+            pq.write_table(pa.table(columns), new, compression="zstd")
 
     def case(self, case_id) -> TestCase:
         """A case by id.
@@ -548,16 +548,6 @@ def _read_pattern(row) -> Pattern:
     edges = tuple(Edge(*edge) for edge in row["edges"])
     embeddings = tuple(Embedding(graph, tuple(nodes), tuple(ids)) for graph, nodes, ids in row["embeddings"])
     return Pattern(row["id"], tuple(row["nodes"]), edges, row["support"], tuple(row["graph_ids"]), embeddings)
-
-
-def _write(path: Path, text: str):
-    """Replace a file whole, so that an interrupt leaves the old or the new one."""
-    temporary = path.with_suffix(f"{path.suffix}.{os.getpid()}")  # two processes may read and complete one study
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        raise SortError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def made_with() -> dict:

@@ -22,6 +22,7 @@ from sortlib.judging import RANK
 from sortlib.notebooks import SWEEP, execute, notebooks, run_notebooks
 from sortlib.pipeline import check_ahead, complete
 from sortlib.report import write_report
+from sortlib.runner.files import write_whole
 from sortlib.study import Study, StudyConfig, load_config
 
 _WHOLE = ("name", "methods", "baselines")  # parts of a study file that a grid cannot vary
@@ -231,12 +232,7 @@ def _take_over(study, done):
 
 def _write(directory, sweep, states):
     text = json.dumps({"sweep": sweep.model_dump(mode="json"), "points": states}, indent=1)
-    new = directory / "sweep.json.new"
-    try:
-        new.write_text(text, encoding="utf-8")
-        new.replace(directory / "sweep.json")
-    except OSError as error:
-        raise SortError(f"{directory / 'sweep.json'}: cannot be written: {error.strerror}") from None
+    write_whole(directory / "sweep.json", text.encode())
 
 
 class Sweep:

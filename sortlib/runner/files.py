@@ -115,8 +115,15 @@ def only_one(folder):
         yield
 
 
-def write_whole(path, data: bytes):
-    """Replace a file at once, so that an interrupt or a full disk leaves the old one or the new one.
+@contextlib.contextmanager
+def replacing(path, kept=""):
+    """A file beside ``path`` to write to, which takes its place when the block ends.
+
+    An interrupt, an error or a full disk leaves the old file, or none. Two processes may write the same file.
+
+    Parameters
+    ----------
+    kept : for the message: what is not lost.
 
     Raises
     ------
@@ -124,11 +131,18 @@ def write_whole(path, data: bytes):
         The file cannot be written.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
+        yield new
+        os.replace(new, path)
     except OSError as error:
+        raise SortError(f"{path}: cannot be written: {error.strerror or error}{kept and '; '}{kept}") from None
+    finally:
         with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise SortError(f"{path}: cannot be written: {error.strerror}") from None
+            new.unlink()
+
+
+def write_whole(path, data: bytes):
+    """Replace a file at once; errors as ``replacing``."""
+    with replacing(path) as new:
+        new.write_bytes(data)
