@@ -42,6 +42,20 @@ def test_a_mean_is_over_its_rows(tiny_study):
         assert rows["local_max_abs"].astype(float).mean() == pytest.approx(table.loc[api, "local"])
 
 
+def test_a_kind_of_edge_leads_to_its_calls(tiny_study):
+    table = tables.gain_by_edge(tiny_study)
+    assert len(table)
+    for line in table.to_dict("records"):
+        rows = tables.rows_of(tiny_study, "gain_by_edge", line["api"], f"{line['source']} {line['argument']}")
+        assert len(rows) == line["calls"] and not rows.duplicated(["case", "node"]).any()
+        assert (rows["gain"] > 1).mean() == pytest.approx(line["amplified"])
+        for row in rows.to_dict("records"):
+            case = tiny_study.case(row["case"])
+            assert (line["source"], row["node"], line["argument"]) in {
+                (case.nodes[src].api, dst, argument) for src, dst, argument in case.edges
+            }
+
+
 def test_findings_are_in_their_rows(tiny_study):
     rows = tables.rows_of(tiny_study, "bugs", "Total", "sort_evidence_findings")
     assert set(rows["api"]) <= set(PAPER_APIS)
@@ -54,6 +68,7 @@ def test_mistakes_are_one_clear_line(tiny_study):
         (("validity", "conv9d", "sort_valid"), "API 'conv9d' is in no model of this study"),
         (("validity", "relu", "paper_SORT"), "table validity has no column 'paper_SORT' that counts rows"),
         (("bugs", "relu", "sort_what"), "table bugs has no column 'sort_what'"),
+        (("gain_by_edge", "relu", "input"), "table gain_by_edge has no column 'input'"),
     ):
         with pytest.raises(SortError, match=message):
             tables.rows_of(tiny_study, *given)

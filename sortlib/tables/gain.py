@@ -58,16 +58,9 @@ def gain_by_edge(study) -> pd.DataFrame:
         source, api, argument, calls (where a difference arrives), gain (median) with ``gain_low`` and ``gain_high``
         as in ``local_and_propagated``, and the share ``amplified`` of calls with a gain above 1; by falling gain.
     """
-    rows = fed_calls(study)
-    rows = rows[rows["gain"].notna()].set_index(["case", "node"])
-    edges = []
-    for case in study.cases:
-        for src, dst, argument in case.edges:
-            if (case.id, dst) in rows.index:
-                edges.append((case.nodes[src].api, case.nodes[dst].api, argument, case.id, rows["gain"][case.id, dst]))
-    kinds = pd.DataFrame(edges, columns=["source", "api", "argument", "case", "gain"]).drop_duplicates()
+    kinds = fed_edges(study)
     table = []
-    for (source, api, argument), own in kinds.groupby(["source", "api", "argument"]):
+    for (source, api, argument), own in kinds.groupby(["producer", "api", "argument"]):
         line = {"source": source, "api": api, "argument": argument, "calls": len(own)}
         table.append(line | _median("gain", own, "gain") | {"amplified": float((own["gain"] > 1).mean())})
     columns = ["source", "api", "argument", "calls", "gain", "gain_low", "gain_high", "amplified"]
@@ -76,6 +69,16 @@ def gain_by_edge(study) -> pd.DataFrame:
     )
     notes = [f"intervals: {LEVEL:.0%} percentile bootstrap over cases, {RESAMPLES:,} resamples"]
     return noted(table, notes if len(table) else [f"{NOTHING}: no difference arrives at any call"])
+
+
+def fed_edges(study):
+    """The calls of ``fed_calls`` at which a difference arrives, once for each ``producer`` (API) and ``argument`` that
+    feeds them; several tensors of one list are one argument each."""
+    rows = fed_calls(study)
+    rows = rows[rows["gain"].notna()]
+    edges = [(case.id, dst, case.nodes[src].api, argument) for case in study.cases for src, dst, argument in case.edges]
+    edges = pd.DataFrame(edges, columns=["case", "node", "producer", "argument"]).drop_duplicates()
+    return rows.merge(edges, on=["case", "node"])
 
 
 def fed_calls(study):

@@ -8,7 +8,7 @@ from sortlib import published
 from sortlib.apis import PAPER_APIS
 from sortlib.errors import SortError, choices
 from sortlib.grouping import accuses
-from sortlib.tables.gain import fed_calls
+from sortlib.tables.gain import fed_calls, fed_edges
 from sortlib.tables.methods import attempts, is_valid, methods
 
 _VALIDITY = ("attempts", "valid", "ratio", "reasons")
@@ -25,9 +25,10 @@ def rows_of(study, table: str, api: str, column: str) -> pd.DataFrame:
     Parameters
     ----------
     table : ``validity``, ``bugs`` (or ``paper_rule``, ``evidence_rule``), ``average_difference``, ``involvement``,
-        ``local_and_propagated`` or ``seeded_faults``.
+        ``local_and_propagated``, ``gain_by_edge`` or ``seeded_faults``.
     api : of the cell's row; ``Total`` for the paper's 15.
-    column : of the cell, as ``freefuzz-C_valid``, ``sort_evidence_suspect`` or ``SORT_evidence_found``.
+    column : of the cell, as ``freefuzz-C_valid``, ``sort_evidence_suspect`` or ``SORT_evidence_found``; for
+        ``gain_by_edge``, which has several rows of an API, the source and the argument: ``gelu input``.
 
     Returns
     -------
@@ -102,6 +103,13 @@ def _gain(study, apis, column):
     return rows[rows["gain"].notna()] if name in ("arriving", "gain") else rows
 
 
+def _edges(study, apis, column):
+    producer, _, argument = column.partition(" ")
+    rows = fed_edges(study)
+    rows = rows[(rows["producer"] == producer) & (rows["argument"] == argument)]
+    return rows[rows["api"].isin(apis)] if len(rows) else None
+
+
 def _faults(study, apis, column):
     from sortlib.seeded_faults import accusing_rows
 
@@ -112,5 +120,5 @@ def _faults(study, apis, column):
 _TABLES = {
     "validity": _validity, "validity_all_apis": _validity, "bugs": _bugs, "bugs_all_apis": _bugs, "paper_rule": _bugs,
     "evidence_rule": _bugs, "average_difference": _per_execution, "involvement": _per_execution,
-    "local_and_propagated": _gain, "seeded_faults": _faults,
+    "local_and_propagated": _gain, "gain_by_edge": _edges, "seeded_faults": _faults,
 }  # fmt: skip
