@@ -14,6 +14,7 @@ from sortlib.thresholds import (
     FEW,
     INDICES,
     LIMITS,
+    NORMS,
     PAPER_THRESHOLD,
     SIGMAS,
     SLOW_SECONDS,
@@ -148,10 +149,15 @@ def _non_finite(row, limit):
     if row.get("by_order") is True:
         return _infinite_inputs(row)
     nans = {side: _number(row, f"{side}_nan") or 0 for side in ("reference", "candidate")}
+    if _by_rounded_inputs(row):
+        return None
     if _number(row, "local_one_sided"):
         shares = f"NaN {nans['reference']:.2%} on the reference, {nans['candidate']:.2%} on the candidate"
         return Verdict.NAN, f"{row['local_one_sided']:.2%} of the elements differ in being finite ({shares})"
-    if lost := _number(row, "truth_finite_lost"):
+    if (lost := _number(row, "truth_finite_lost")) and row["api"] in NORMS and not max(nans.values()):
+        return Verdict.UNJUDGED, (f"{lost:.2%} of the elements are infinite on both sides though their norm is not; "
+                                  "powers of large numbers overflow, as PyTorch documents")  # fmt: skip
+    if lost:
         who = _text(row, "second_opinion")
         by = f"a number is right ({who})" if who not in ("", "agrees", "disagrees") else "float64 is"
         return Verdict.NAN, f"{lost:.2%} of the elements are not finite where {by}"
@@ -167,6 +173,11 @@ def _non_finite(row, limit):
         return Verdict.NAN, (f"NaN in {max(nans.values()):.2%} of the elements from inputs without NaN, on both sides; "
                              f"no float64 reference ({row['truth_missing']})")  # fmt: skip
     return None
+
+
+def _by_rounded_inputs(row) -> bool:
+    """Whether float64 gives the candidate's result from the inputs that the candidate, and it alone, has rounded."""
+    return row.get("lowered") is True and row.get("rounded_inputs") is True
 
 
 def _infinite_inputs(row):
@@ -247,9 +258,11 @@ def _accusation(row, limit, ratios, owns, errors, worse, better, numbers):
     # only the other side can show that an error was avoidable.
     excused = row.get("partial") is True
     if row.get("reference_dtype") in ("float64", "complex128"):
-        return None if excused else _both_in_double(max(ratios.values()), numbers)
+        return None if excused or _by_rounded_inputs(row) else _both_in_double(max(ratios.values()), numbers)
     # A candidate that rounds its inputs to another dtype has errors that its kernels cannot avoid.
     avoidable = owns[worse] > 1 and (ratios[worse] > 1 or row.get("lowered") is not True)
+    if worse == "candidate" and _by_rounded_inputs(row):
+        return None
     times = _needed(row, 0.0 if excused else ratios[worse], limit)
     if avoidable and errors[worse] >= times * errors[better]:
         beyond = f"{_times(owns[worse])} the rounding of the result, "
@@ -334,6 +347,8 @@ def _explained(row, threshold):
     if propagated is not None and propagated > threshold >= local and incoming:
         return Verdict.AMPLIFIED, (f"{propagated:.3g} from {incoming:.3g} arriving (gain {propagated / incoming:.3g}); "
                                    f"on equal inputs only {local:.3g}")  # fmt: skip
+    if _by_rounded_inputs(row):
+        return Verdict.ROUNDING, f"{local:.3g} apart; that is what the inputs give as the candidate rounds them"
     ratio = max(_number(row, "reference_ratio") or 0.0, _number(row, "candidate_ratio") or 0.0)
     what = " by product and orthogonality of the factors" if row.get("shared") is True else ""
     bound = f"{_times(ratio)} the rounding bound{what}" + (", the other side hardly better" if ratio > 1 else "")

@@ -243,24 +243,23 @@ summary { cursor: pointer; font-weight: 600; }
   body { font-size: 10pt; padding: 0; max-width: none; }
   nav, .screen { display: none; }
   a { color: inherit; text-decoration: none; }
-  section + section { break-before: page; }
-  section + section h2 { margin-top: 0; }
-  h2, h3, h2 + p, caption, thead, summary { break-after: avoid; }
-  p { orphans: 3; widows: 3; }
-  figure, .pair, tr, dl, pre, .one-page { break-inside: avoid; }
+  h2, h3, h2 + p, caption, thead, summary, summary + p { break-after: avoid; }
+  figure, p, tr, dl, pre, .one-page { break-inside: avoid; }
   tbody tr:nth-child(-n+3) { break-before: avoid; }
-  figure img, .pair img, .wide img { max-height: 230mm; max-width: 100%; width: auto; }
+  figure img, .wide img { max-height: 230mm; max-width: 100%; width: auto; }
+  figure { margin: .5rem 0; }
+  .pair { display: block; }
+  .pair img { max-height: 100mm; max-width: 100%; width: auto; }
   thead { display: table-header-group; }
   tfoot { display: table-row-group; }
   .scroll, pre { overflow: visible; }
-  pre { white-space: pre-wrap; }
+  pre { white-space: pre-wrap; font-size: 8pt; line-height: 1.3; }
   table { font-size: 7pt; }
   th, td { padding: .1rem .2rem; }
   .long { min-width: 7em; }
   .case table { font-size: 6.5pt; }
   .case :is(th, td) { padding: .1rem .12rem; }
   .case .long { min-width: 6em; }
-  .pair:has(> .case) { display: block; break-inside: auto; }
   .case + .case { margin-top: 2rem; }
 }
 """

@@ -102,7 +102,7 @@ ATTENTION = {
 NORMALISING = {"layer_norm", "rms_norm", "batch_norm", "group_norm", "instance_norm"}
 # A rounded input can land on the other side of a step, which no bound describes.
 DISCONTINUOUS = {"round", "floor", "ceil", "trunc", "sign", "sgn", "fmod", "remainder", "floor_divide", "frac",
-                 "argsort", "histc", "bucketize"}  # fmt: skip
+                 "argsort", "histc", "bucketize", "frexp"}  # fmt: skip
 # Counts or whole parts of values that are themselves computed with rounding: at a step, both neighbours are right.
 HISTOGRAMS = {"histc", "histogram", "histogramdd"}
 PERIODIC = {"remainder", "fmod"}
@@ -114,6 +114,9 @@ LOSSES = {"kl_div", "poisson_nll_loss", "gaussian_nll_loss", "binary_cross_entro
 # With an infinity among the inputs, 0 times it and its difference from another decide, and with them the order of
 # evaluation (PyTorch's note on numerical accuracy: extremal values).
 COMBINING = {"prod", "cumprod", "cov", "corrcoef", "cdist"}
+# Roots of sums of powers. PyTorch's note on numerical accuracy (extremal values) says of them that powers overflow
+# where the result would not.
+NORMS = {"norm", "linalg.vector_norm", "linalg.norm", "linalg.matrix_norm", "dist"}
 # Where an infinity is an ordinary value.
 MASK_ARGUMENTS = {"attn_mask", "mask", "key_padding_mask", "attn_bias"}
 # Read memory by address. What lies between the elements of a strided tensor is no part of its value.

@@ -6,7 +6,9 @@ import json
 import re
 import shutil
 
+import numpy as np
 import pytest
+import torch
 from browser import browser, chromium, copy_notebook, jupyterlab
 from matplotlib.patches import FancyBboxPatch
 
@@ -16,9 +18,11 @@ from sortlib.drawing import SAMPLERS
 from sortlib.errors import SortError
 from sortlib.explorer import catalogue, values
 from sortlib.explorer.inspection import source_line
+from sortlib.explorer.still import still
 from sortlib.features import TensorFeatures, measure
 from sortlib.figures.heatmap import RED, WHITE, YELLOW
 from sortlib.runner.execution import draw_externals
+from sortlib.runner.execution import figures as outcome_figures
 from sortlib.study import Study
 
 
@@ -215,6 +219,7 @@ def test_detail_of_a_call(tiny_study, explorer):
     names = [line[0] for line in shown["record"]["rows"]]
     assert names[: len(record.arguments)] == [argument.name for argument in record.arguments]
     outputs = {line[0]: line[1:] for line in shown["outputs"]["rows"]}
+    assert sum(shown["outputs"]["histogram"]["bars"]) == pytest.approx(1, abs=1e-3)
     assert outputs["maximum"] == [f"{row['reference_maximum']:.4g}", f"{row['candidate_maximum']:.4g}"]
     assert [v["reason"] for v in shown["verdicts"]] == [row["paper_reason"], row["reason"]]
 
@@ -245,8 +250,8 @@ def test_a_call_fed_from_inside_says_by_which(tiny_study, explorer):
     for shown in fed:  # what it will be given is not known before it runs, but what it was given once is
         features = recorded[shown["name"]]
         assert shown["values"]["summary"][1] == ["maximum", f"{features.maximum:.4g}"]
-        assert sum(shown["values"]["histogram"]["recorded"]) == pytest.approx(1, abs=1e-3)
-        assert not any(shown["values"]["histogram"]["drawn"])
+        assert sum(shown["values"]["histogram"]["line"]) == pytest.approx(1, abs=1e-3)
+        assert not any(shown["values"]["histogram"]["bars"])
 
 
 def test_every_call_of_the_case_is_there_before_it_is_clicked(tiny_study, explorer):
@@ -265,9 +270,9 @@ NORMAL = TensorFeatures("float32", (64, 64), (64, 1), minimum=-4.0, maximum=4.0,
 def test_histogram_shows_what_a_sampler_changes():
     shown = {sampler: values.drawn(NORMAL, "any", sampler)["histogram"] for sampler in SAMPLERS}
     for histogram in shown.values():
-        assert sum(histogram["drawn"]) == pytest.approx(1, abs=1e-3)
-        assert sum(histogram["recorded"]) == pytest.approx(1, abs=1e-3)
-    distance = {sampler: sum(abs(a - b) for a, b in zip(h["drawn"], h["recorded"], strict=True))
+        assert sum(histogram["bars"]) == pytest.approx(1, abs=1e-3)
+        assert sum(histogram["line"]) == pytest.approx(1, abs=1e-3)
+    distance = {sampler: sum(abs(a - b) for a, b in zip(h["bars"], h["line"], strict=True))
                 for sampler, h in shown.items()}  # fmt: skip
     # Total variation of a uniform on [-4, 4] and a standard normal is 0.50; that of 2,048 draws and 24 bars is noise.
     assert distance["quantile"] < 0.2 and distance["uniform"] > 0.8
@@ -287,7 +292,72 @@ def test_histogram_shows_what_a_sampler_changes():
 def test_histogram_of_special_tensors(changed, note, bars):
     found = values.drawn(dataclasses.replace(NORMAL, **changed), "any", "quantile")
     assert found["note"] == note
-    assert (found["histogram"] and len(found["histogram"]["drawn"])) == bars
+    assert (found["histogram"] and len(found["histogram"]["bars"])) == bars
+
+
+def output_row(reference, candidate=None, dtype="float32"):
+    """What a row of outcomes says of the distributions of both outputs."""
+    sides = {"reference": reference, "candidate": reference if candidate is None else candidate}
+    forms = {side: outcome_figures(torch.as_tensor(given))["$tensor"] for side, given in sides.items()}
+    return {f"{side}_quantiles": json.dumps(form.get("quantiles", [])) for side, form in forms.items()} | {
+        "reference_dtype": dtype}  # fmt: skip
+
+
+def test_both_outputs_share_their_bars():
+    """Evenly spaced values fill all 24 bars alike, and those of the other side the upper 12 of them."""
+    shown = values.outputs(output_row(np.linspace(0.01, 24, 2000), np.linspace(12, 24, 2000)))
+    assert (shown["low"], shown["high"]) == ("0.01", "24")
+    assert shown["bars"] == pytest.approx([1 / 24] * 24, abs=1e-3)
+    assert shown["line"] == pytest.approx([0] * 12 + [1 / 12] * 12, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "bars", "line"),
+    [
+        # a fifth of all values is the smallest one, and as many are the largest: each is a bar of its own
+        ([1.0] * 20 + list(np.linspace(1, 25, 60)) + [25.0] * 20, None, {0: 0.225, 23: 0.225}, {0: 0.225, 23: 0.225}),
+        ([7] * 100, [9] * 100, {0: 1.0}, {2: 1.0}),  # a bar for each whole number
+        ([1.0, np.nan, np.inf, 3.0], [np.nan] * 4, {0: 1 / 24}, {}),  # one side alone has numbers
+        ([10000.0, 10001.0], None, {}, {}),
+    ],
+)
+def test_both_outputs_of_special_tensors(reference, candidate, bars, line):
+    shown = values.outputs(output_row(reference, candidate))
+    assert shown["low"] != shown["high"]
+    assert sum(shown["bars"]) == pytest.approx(1, abs=1e-3)
+    assert sum(shown["line"]) == pytest.approx(int(candidate is None or bool(line)), abs=1e-3)
+    for name, wanted in (("bars", bars), ("line", line)):
+        assert {place: shown[name][place] for place in wanted} == pytest.approx(wanted, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},  # outcomes of versions that kept no quantiles
+        {"reference_quantiles": float("nan"), "candidate_quantiles": None},  # the same beside newer ones
+        output_row([2.5] * 9),
+        output_row([0.0] * 9, [np.nan] * 9),
+        output_row([True, False]),
+        output_row([]),
+        output_row([-1.7e308, 1.7e308]),  # too far apart for a width
+        {"reference_quantiles": "[1, 2", "candidate_quantiles": json.dumps([1, 2])},
+        {"reference_quantiles": json.dumps([float("inf")] * 17), "candidate_quantiles": '["a"]'},
+    ],
+)
+def test_outputs_without_a_histogram(row):
+    assert values.outputs(row) is None
+
+
+def test_outcomes_without_quantiles_show_the_rest(explorer):
+    entry = explorer._entries[explorer.case]
+    old = [name for name in entry.outcomes if name.endswith(("_quantiles", "_zeros"))]
+    assert len(old) == 4 and explorer.detail["outputs"]["histogram"]
+    added = explorer._entries.add(entry.case, 0, entry.outcomes.drop(columns=old), "cpu", "cpu:baseline")
+    explorer.case = added.key
+    assert explorer.detail["outputs"]["histogram"] is None
+    assert dict(line[:2] for line in explorer.detail["outputs"]["rows"])["zeros"] == "/"
+    html = still(explorer.study, explorer.pattern, added, 1e-3, "propagated", "paper")["text/html"]
+    assert html.count("<img") == 1 and "Both outputs" not in html
 
 
 def test_source_line_of_an_installed_file():
@@ -376,11 +446,12 @@ def test_still_picture(tiny_study, explorer, monkeypatch, tested):
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda data, **options: shown.append(data))
     explorer._ipython_display_()
-    live, still = shown
+    live, picture = shown
     assert "application/vnd.jupyter.widget-view+json" in live and "text/html" not in live
-    assert still["text/html"].startswith('<div class="sortlib-still">') and still["image/png"]
-    assert explorer.pattern in still["text/html"] and explorer.case in still["text/html"]
-    assert not re.search(r"<script|https?://", still["text/html"])
+    assert picture["text/html"].startswith('<div class="sortlib-still">') and picture["image/png"]
+    assert picture["text/html"].count("<img") == 1 + tested  # the graph, and both outputs of each call
+    assert explorer.pattern in picture["text/html"] and explorer.case in picture["text/html"]
+    assert not re.search(r"<script|https?://", picture["text/html"])
 
 
 # ---- in JupyterLab ----
@@ -451,6 +522,10 @@ class TestBrowser:
         assert node.target in record.inner_text() and f"{node.record[0]}, input" in record.inner_text()
         assert page.locator(".sl-detail h3").inner_text() == f"Call 1: {node.api}"
         assert page.locator(".sl-node[aria-pressed=true]").get_attribute("data-node") == "1"
+        both = page.locator(".sl-both .sl-histogram")
+        assert both.is_visible() and both.get_attribute("aria-label").startswith("Histogram of both outputs, from ")
+        heights = both.locator("rect").evaluate_all("bars => bars.map((bar) => Number(bar.getAttribute('height')))")
+        assert len(heights) > 1 and max(heights) > 60  # of 72
         assert "[object" not in page.locator(".sl-explorer").inner_text()
 
     def test_everything_by_keyboard(self, opened):

@@ -1,5 +1,6 @@
 """Figures: what is drawn where, in which colour and with which words; compared by structure, not by pixels."""
 
+import json
 import math
 import random
 import re
@@ -15,6 +16,7 @@ from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangl
 import sortlib as sl
 from sortlib import figures, tables
 from sortlib.errors import SortError
+from sortlib.features import LEVELS
 from sortlib.figures.heat_table import _percent
 from sortlib.figures.heatmap import RED, WHITE, YELLOW
 from sortlib.figures.layered import spaced
@@ -520,6 +522,37 @@ def test_difference_histogram_counts_both_rules(hand_study):
     limits = [line.get_xdata()[0] for axes in (first, second) for line in axes.lines if line.get_linestyle() == ":"]
     assert limits == [-3, 0]
     assert {text.get_text() for text in first.texts + second.texts} == {"threshold 0.001", "rounding bound"}
+
+
+# ---- outputs ----
+
+EVEN = json.dumps([float(level) for level in range(17)])  # a whole number for each of LEVELS
+
+
+def test_outputs_overlay_both_platforms(hand_study):
+    shifted = json.dumps([float(level) + 7 for level in range(17)])
+    rows = [ok(0.0, reference_quantiles=EVEN, candidate_quantiles=shifted),
+            ok(0.0, reference_quantiles="[]", candidate_quantiles="[]"), {"status": "exception"}]  # fmt: skip
+    figure = figures.outputs(hand_study(["relu", "conv2d", "add"], [], rows), "c")
+    (axes,) = figure.axes
+    assert axes.get_title(loc="left") == "0: relu"
+    reference, candidate = (patch.get_data() for patch in axes.patches)
+    # One bar for each whole number from 0 to 23. Half of what lies between two of them belongs to each.
+    assert list(reference.edges) == list(candidate.edges) == [bar - 0.5 for bar in range(25)]
+    limits = [0.0, *((a + b) / 2 for a, b in zip(LEVELS, LEVELS[1:], strict=False)), 1.0]
+    alone = [b - a for a, b in zip(limits, limits[1:], strict=False)]
+    assert list(reference.values) == pytest.approx([*alone, *[0] * 7])
+    assert list(candidate.values) == pytest.approx([*[0] * 7, *alone])
+    assert grey(axes.patches[0].get_facecolor()[:3]) - grey(axes.patches[1].get_edgecolor()[:3]) > 0.4
+    assert [patch.get_fill() for patch in axes.patches] == [True, False]
+    assert [text.get_text() for text in figure.legends[0].texts] == ["reference (cpu)", "candidate (cpu:baseline)"]
+
+
+def test_outputs_of_outcomes_that_hold_no_distribution(hand_study):
+    study = hand_study(["relu"], [], [ok(0.0)])
+    assert words(figures.outputs(study, "c")) == ["No distribution of outputs is known."]
+    with pytest.raises(SortError, match="no case 'd'"):
+        figures.outputs(study, "d")
 
 
 # ---- generated values ----

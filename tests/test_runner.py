@@ -1,6 +1,8 @@
 """Campaigns with real faults in real worker processes: each is the outcome of its own case and of no other."""
 
 import errno
+import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -24,11 +26,11 @@ import sortlib as sl
 from sortlib import apis
 from sortlib.checking import check_many
 from sortlib.errors import SortError
-from sortlib.features import measure
+from sortlib.features import LEVELS, measure
 from sortlib.generation import generate
 from sortlib.graph import Edge, Embedding, Pattern
 from sortlib.platform import Platform, require
-from sortlib.runner import campaign, evidence, single, transport
+from sortlib.runner import campaign, evidence, execution, single, transport
 from sortlib.runner.campaign import run
 from sortlib.runner.execution import Executor, draw_externals, duplicate, seed_of
 from sortlib.tracing import Tracer
@@ -410,6 +412,33 @@ def test_features_of_both_sides_are_those_of_their_outputs():
         assert row[f"{side}_mean"] == pytest.approx(expected.mean, rel=1e-13)
         assert row[f"{side}_std"] == pytest.approx(expected.std, rel=1e-13)
         assert (row[f"{side}_dtype"], row[f"{side}_shape"], row[f"{side}_nan"]) == ("float32", "[100]", 0)
+        assert row[f"{side}_zeros"] == expected.zeros
+        assert json.loads(row[f"{side}_quantiles"]) == [float(f"{value:.7g}") for value in expected.quantiles]
+
+
+def test_quantiles_of_outputs_stated_from_known_values():
+    """Quantiles of 0 to 1000 are 1000 times the level; zeros, NaN and infinities take no part."""
+    steps = torch.arange(1001.0)
+    for tensor in (steps - 500.5, torch.cat([steps - 500.5, torch.tensor([0.0, 0.0, math.nan, math.inf])])):
+        found = execution.figures(tensor)["$tensor"]
+        assert found["quantiles"] == [1000 * level - 500.5 for level in LEVELS]
+        assert found["zeros"] == pytest.approx(2 / 1003 if len(tensor) > 1001 else 0)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(5000).relu(), torch.randn(7).double(), torch.randn(64).bfloat16(), torch.full((9,), 2.5),
+        torch.randint(-3, 4, (300,)), torch.randn(40, dtype=torch.complex64), torch.tensor(3.0),
+        torch.tensor([-1.7e308, 1.7e308], dtype=torch.float64), torch.tensor([math.nan, 1.0, -math.inf, 0.0]),
+        torch.zeros(5), torch.tensor([math.nan] * 3), torch.zeros(0, 3), torch.tensor([True, False, True]),
+    ],
+)  # fmt: skip
+def test_quantiles_of_outputs_are_those_of_records(tensor):
+    found, expected = execution.figures(tensor)["$tensor"], measure(tensor)
+    assert found.get("quantiles", []) == [float(f"{value:.7g}") for value in expected.quantiles]
+    assert found.get("zeros", 0.0) == expected.zeros
+    json.dumps(found, allow_nan=False)
 
 
 # ---- differences ----

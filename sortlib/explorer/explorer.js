@@ -278,18 +278,18 @@ function table(columns, rows, caption) {
 }
 
 function histogram(shown, name) {
-  const width = 240, height = 72, top = Math.max(...shown.drawn, ...shown.recorded, 1e-9);
-  const step = width / shown.drawn.length;
+  const { bars, line } = shown, width = 240, height = 72, top = Math.max(...bars, ...line, 1e-9);
+  const step = width / bars.length;
   const y = (share) => height - (share / top) * (height - 4);
-  let line = `M0 ${height}`;
-  shown.recorded.forEach((share, number) => { line += `V${y(share).toFixed(1)}H${((number + 1) * step).toFixed(1)}`; });
+  const outline = line.map((share, number) => `V${y(share).toFixed(1)}H${((number + 1) * step).toFixed(1)}`).join("");
   return html("figure", {},
     svg("svg", { viewBox: `0 -2 ${width} ${height + 4}`, class: "sl-histogram", role: "img",
       "aria-label": `Histogram of ${name}, from ${shown.low} to ${shown.high}` },
-    shown.drawn.map((share, number) => svg("rect", {
+    bars.map((share, number) => svg("rect", {
       x: number * step + 0.5, y: y(share), width: Math.max(0.5, step - 1), height: height - y(share),
     })),
-    svg("path", { d: `${line}V${height}` }), svg("path", { class: "sl-axis", d: `M0 ${height}H${width}` })),
+    svg("path", { d: `M0 ${height}${outline}V${height}` }),
+    svg("path", { class: "sl-axis", d: `M0 ${height}H${width}` })),
     html("div", { class: "sl-ends" }, html("span", {}, shown.low), html("span", {}, shown.high)));
 }
 
@@ -315,6 +315,12 @@ function detail(model) {
         values.histogram ? histogram(values.histogram, shown.name) : null));
   }
 
+  function outputs(shown) {
+    const said = "bars: reference; line: candidate on the reference's values; values other than 0";
+    return [table(shown.columns, shown.rows), !shown.histogram ? null : html("div", { class: "sl-both" },
+      html("p", { class: "sl-faint" }, said), histogram(shown.histogram, "both outputs"))];
+  }
+
   let before = ""; // what is drawn, to draw nothing twice
 
   // Draws the chosen call once it is there; tells pattern, case and call that are drawn now.
@@ -330,7 +336,7 @@ function detail(model) {
     const legend = html("p", { class: "sl-faint" }, "bars: drawn; line: recorded; values other than 0");
     element.replaceChildren(html("h3", {}, shown.title), html("div", { class: "sl-cards" },
       shown.outputs ? card("Verdict", verdicts(shown.verdicts), pairs(shown.differences), source) : null,
-      shown.outputs ? card("Both outputs", table(shown.outputs.columns, shown.outputs.rows)) : null,
+      shown.outputs ? card("Both outputs", outputs(shown.outputs)) : null,
       shown.outputs ? card("Generated values",
         shown.inputs.some((item) => item.values?.histogram) ? legend : null, shown.inputs.map(input)) : null,
       Object.assign(card("Record", pairs(shown.facts), table(shown.record.columns, shown.record.rows),

@@ -11,12 +11,13 @@ from pathlib import Path
 import pandas as pd
 
 from sortlib import details
-from sortlib.explorer.values import drawn, recorded
+from sortlib.explorer.values import drawn, outputs, recorded
 from sortlib.features import TensorFeatures, decode
 from sortlib.generation import tensor_forms
 from sortlib.judging import Verdict
 
-_FEATURES = ("dtype", "shape", "minimum", "maximum", "mean", "std", "nan", "posinf", "neginf", "error", "ratio")
+_SHARES = ("zeros", "nan", "posinf", "neginf")
+_FEATURES = ("dtype", "shape", "minimum", "maximum", "mean", "std", *_SHARES, "error", "ratio")
 _NAMES = {"nan": "NaN", "posinf": "+inf", "neginf": "-inf", "error": "off float64", "ratio": "times the bound"}
 _DIFFERENCES = {
     "incoming": ("arriving", "largest difference among the inputs that come from inside the pattern"),
@@ -46,7 +47,7 @@ def of_case(entry, threshold, position, record) -> dict:
         **_call(record, position),
         "verdicts": _verdicts(row),
         "differences": _differences(row),
-        "outputs": _outputs(row, entry.reference, entry.candidate),
+        "outputs": _outputs(row, entry.reference, entry.candidate, len(record.outputs)),
         "inputs": [
             _input(entry.case, record, *found) for name, form, _ in node.arguments for found in tensor_forms(form, name)
         ],
@@ -121,17 +122,19 @@ def _differences(row) -> list[list[str]]:
     return found
 
 
-def _outputs(row, reference, candidate) -> dict:
+def _outputs(row, reference, candidate, count) -> dict:
     def said(side, name):
         value = _number(row, f"{side}_{name}")
         if value is None:
             return "/"
-        return f"{value:.2%}" if name in ("nan", "posinf", "neginf") else _cell(value)
+        return f"{value:.2%}" if name in _SHARES else _cell(value)
 
     rows = [[_NAMES.get(name, name), said("reference", name), said("candidate", name)] for name in _FEATURES]
     times = [_number(row, f"seconds_{side}") for side in ("reference", "candidate")]
     rows.append(["milliseconds", *("/" if time is None else f"{1000 * time:.3g}" for time in times)])
-    return {"columns": ["output", f"reference ({reference})", f"candidate ({candidate})"], "rows": rows}
+    name = "output" if count < 2 else "output 0"
+    return {"columns": [name, f"reference ({reference})", f"candidate ({candidate})"], "rows": rows,
+            "histogram": outputs(row)}  # fmt: skip
 
 
 def _input(case, record, name, form) -> dict:

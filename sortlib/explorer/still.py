@@ -6,6 +6,7 @@ import base64
 from types import SimpleNamespace
 
 from sortlib import details, figures, page
+from sortlib.explorer.values import outputs
 
 
 def still(study, pattern_id, entry, threshold, side, scale) -> dict:
@@ -16,23 +17,40 @@ def still(study, pattern_id, entry, threshold, side, scale) -> dict:
     entry : ``Entry``, or None for a pattern that was not run.
     """
     if entry is None:
-        figure = figures.pattern(study.pattern(pattern_id))
+        drawn, values = figures.pattern(study.pattern(pattern_id)), None
         title = f"Pattern {pattern_id}, not run in this study"
         tables = [("Where it occurs", details.occurrences(study, pattern_id))]
     else:
-        figure = figures.amplification(entry.as_study(threshold), entry.case.id, scale=scale, which=side)
+        one = entry.as_study(threshold)
+        drawn = figures.amplification(one, entry.case.id, scale=scale, which=side)
+        values = figures.outputs(one, entry.case.id) if any(map(outputs, entry.rows(threshold))) else None
         title = f"Pattern {pattern_id}, case {entry.case.id}"
         rows = entry.judged(threshold)
         shown = SimpleNamespace(judged=rows, judged_single=rows.iloc[:0], case=lambda _: entry.case)
         tables = [("Inputs", details.inputs(entry.case)), ("What was measured", details.calls(shown, entry.case.id))]
-    image, size = figure._repr_png_()
-    parts = [f'<p><b>{page.text(title)}</b></p><img alt="{page.text(title)}" width="{size["width"]}" '
-             f'height="{size["height"]}" src="data:image/png;base64,{base64.b64encode(image).decode()}">']  # fmt: skip
+    image = _png(drawn)
+    parts = [_headed(title, _image(drawn, image, title))]
+    if values is not None:
+        parts.append(_headed("Both outputs", _image(values, _png(values), "Histogram of each call's output")))
     for name, table in tables:
         body = table.to_html(index=False, na_rep="/", float_format=lambda value: f"{value:.4g}", border=0)
-        parts.append(f'<p><b>{page.text(name)}</b></p><div style="overflow-x:auto">{body}</div>')
+        parts.append(_headed(name, f'<div style="overflow-x:auto">{body}</div>'))
     return {
         "text/html": f'<div class="sortlib-still">{"".join(parts)}</div>',
-        "image/png": base64.b64encode(image).decode(),
+        "image/png": image,
         "text/plain": title,
     }
+
+
+def _headed(name, content) -> str:
+    return f"<p><b>{page.text(name)}</b></p>{content}"
+
+
+def _image(figure, data, description) -> str:
+    width, height = (round(96 * inches) for inches in figure.get_size_inches())
+    return (f'<img alt="{page.text(description)}" width="{width}" height="{height}" '
+            f'src="data:image/png;base64,{data}">')  # fmt: skip
+
+
+def _png(figure) -> str:
+    return base64.b64encode(figure._repr_png_()[0]).decode()

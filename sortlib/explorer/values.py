@@ -1,4 +1,4 @@
-"""The values drawn for one tensor of a case, beside what was recorded of it."""
+"""Values as histograms: those drawn for a tensor beside what was recorded of it, and the outputs of both platforms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from sortlib.drawing import draw
-from sortlib.features import LEVELS, TensorFeatures, _as_numbers, measure
+from sortlib.features import TensorFeatures, _as_numbers, measure
+from sortlib.figures.bars import both_outputs, edges_of, shares
 
 BARS = 24
 SAMPLE = 1 << 13  # larger tensors are shown by a sample, so that a click costs milliseconds
@@ -27,8 +28,8 @@ def drawn(features: TensorFeatures, seed: str, sampler: str) -> dict:
     -------
     dict
         ``note`` for people; ``summary``: rows of name, recorded and drawn value; ``histogram``: ``low`` and ``high``
-        as text, ``drawn`` and ``recorded`` shares of each bar (of the finite values other than 0, which is what the
-        recorded quantiles are of), or None where there is nothing to show.
+        as text, the shares of ``bars`` (drawn) and ``line`` (recorded; of the finite values other than 0, which is
+        what the recorded quantiles are of), or None where there is nothing to show.
     """
     sampled = features.numel > SAMPLE
     form = replace(features, shape=(SAMPLE,), strides=(1,)) if sampled else features
@@ -60,23 +61,29 @@ def _text(name, value) -> str:
     return f"{value:.2%}" if name in ("zeros", "nan", "posinf", "neginf") else f"{value:.4g}"
 
 
+def outputs(row) -> dict | None:
+    """Histogram of both outputs in a row of outcomes, as that of ``drawn``: bars of the reference's, a line of the
+    candidate's. None where nothing is known of them, and where there is one value alone."""
+    found = both_outputs(row, BARS)
+    return None if found is None else _form(found.ends, found.reference, found.candidate)
+
+
 def _histogram(recorded, tensor) -> dict | None:
     values = _as_numbers(tensor).double().numpy() if tensor.numel() else np.zeros(0)
     values = values[np.isfinite(values) & (values != 0)]
     known = recorded.quantiles
     ends = [*([values.min(), values.max()] if values.size else []), *([known[0], known[-1]] if known else [])]
-    if not ends or max(ends) <= min(ends):
+    edges = edges_of(ends, BARS, recorded.integral)
+    if edges is None:
         return None
-    low, high = float(min(ends)), float(max(ends))
-    bars = BARS
-    if recorded.integral and high - low < BARS:  # a bar for each whole number
-        low, high, bars = low - 0.5, high + 0.5, int(high - low) + 1
-    edges = np.linspace(low, high, bars + 1)
-    if not np.isfinite(edges).all() or edges[0] >= edges[1]:
-        return None
-    counts = np.histogram(values, edges)[0] / max(1, values.size)
-    shares = np.diff(np.interp(edges, known, LEVELS, left=0.0, right=1.0)) if known else np.zeros(bars)
+    return _form((min(ends), max(ends)), np.histogram(values, edges)[0] / max(1, values.size), shares(edges, known))
+
+
+def _form(ends, bars, line) -> dict:
+    digits = 3
+    while digits < 17 and f"{ends[0]:.{digits}g}" == f"{ends[1]:.{digits}g}":
+        digits += 1  # until they can be told apart, as 10000 and 10001
     return {
-        "low": f"{min(ends):.3g}", "high": f"{max(ends):.3g}",
-        "drawn": [round(float(share), 5) for share in counts], "recorded": [round(float(share), 5) for share in shares],
+        "low": f"{ends[0]:.{digits}g}", "high": f"{ends[1]:.{digits}g}",
+        "bars": [round(float(share), 5) for share in bars], "line": [round(float(share), 5) for share in line],
     }  # fmt: skip

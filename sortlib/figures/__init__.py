@@ -8,6 +8,7 @@ from sortlib.figures.heat_table import heat_table
 from sortlib.figures.heatmap import amplification
 from sortlib.figures.interactions import average_difference, involvement
 from sortlib.figures.layered import Layout, layout
+from sortlib.figures.outputs import outputs
 from sortlib.figures.patterns import pattern, pattern_sizes, patterns_grid
 from sortlib.figures.sampling import value_distributions
 from sortlib.figures.style import save, to_svg
@@ -22,6 +23,7 @@ __all__ = [
     "heat_table",
     "involvement",
     "layout",
+    "outputs",
     "pattern",
     "pattern_sizes",
     "patterns_grid",

@@ -55,15 +55,26 @@ def amplification(study, case_id, scale="paper", which="propagated"):
         raise SortError(f"unknown scale {scale!r}; valid: {choices(_SCALES)}")
     if which not in (*SIDES, "both"):
         raise SortError(f"unknown difference {which!r}; valid: {choices([*SIDES, 'both'])}")
-    case = study.case(case_id)
-    rows = study.all_outcomes
-    rows = rows[rows["case"] == case_id].sort_values("node").to_dict("records")
-    if len(rows) != len(case.nodes):
-        raise SortError(f"case {case_id!r} has {len(case.nodes)} calls but {len(rows)} outcomes; run it first")
+    case, rows = study.case(case_id), rows_of(study, case_id)
     sides = list(SIDES) if which == "both" else [which]
     colours = Colours(scale, study.config.threshold, [value_of(row, side) for side in sides for row in rows])
     pictures = place_alike([case_graph(case, rows, side, colours) for side in sides])
     return _compose(case, rows, sides, pictures, colours)
+
+
+def rows_of(study, case_id) -> list[dict]:
+    """The outcomes of a case, one for each call in order.
+
+    Raises
+    ------
+    SortError
+        No such case, or it was not run.
+    """
+    case, rows = study.case(case_id), study.all_outcomes
+    rows = rows[rows["case"] == case_id].sort_values("node").to_dict("records")
+    if len(rows) != len(case.nodes):
+        raise SortError(f"case {case_id!r} has {len(case.nodes)} calls but {len(rows)} outcomes; run it first")
+    return rows
 
 
 def value_of(row, side) -> float | None:

@@ -11,6 +11,7 @@ from sortlib.apis import paper_name
 from sortlib.drawing import SAMPLERS, draw
 from sortlib.errors import SortError, choices
 from sortlib.features import LEVELS, TensorFeatures
+from sortlib.figures.bars import shares
 from sortlib.figures.drawing import nothing
 from sortlib.figures.style import INK, SINGLE_COLOUR, SORT_COLOUR, StudyFigure, styled
 
@@ -97,14 +98,14 @@ def _panel(axes, api, argument, features):
     low, high = features.minimum, features.maximum
     edges = np.linspace(low, high, _BARS + 1)
     middle = (edges[:-1] + edges[1:]) / 2
-    recorded = np.diff(np.interp(edges, features.quantiles, LEVELS, left=0.0, right=1.0))
+    recorded = shares(edges, features.quantiles)
     axes.fill_between(np.repeat(edges, 2)[1:-1], np.repeat(recorded, 2), color="#cfcfcf", linewidth=0,
                       label="recorded (quantile sketch)", zorder=1)  # fmt: skip
     lines = [("recorded", features.std)]
     for sampler in SAMPLERS:
         values = _values(features, sampler)
-        shares = np.histogram(values[values != 0], edges)[0] / max(1, (values != 0).sum())
-        axes.step(middle, shares, where="mid", label=f"drawn: {sampler}", zorder=2, **_LOOKS[sampler])
+        drawn = np.histogram(values[values != 0], edges)[0] / max(1, (values != 0).sum())
+        axes.step(middle, drawn, where="mid", label=f"drawn: {sampler}", zorder=2, **_LOOKS[sampler])
         lines.append((sampler, float(values.std())))
     text = "\n".join(f"{name} {value:.3g}" for name, value in lines if value is not None)
     side = "right" if features.quantiles[LEVELS.index(0.5)] < (low + high) / 2 else "left"

@@ -98,9 +98,10 @@ class Comparison:
 
     def _features(self, side, form):
         content = form["$tensor"] if form else {}
-        names = ("minimum", "maximum", "mean", "std", "nan", "posinf", "neginf")
-        values = {f"{side}_{name}": content.get(name, 0.0 if name in names[4:] else None) for name in names}
-        return {**values, f"{side}_dtype": content.get("dtype"), f"{side}_shape": json.dumps(content.get("shape", []))}
+        names = ("minimum", "maximum", "mean", "std", "zeros", "nan", "posinf", "neginf")
+        values = {f"{side}_{name}": content.get(name, 0.0 if name in names[5:] else None) for name in names}
+        lists = {f"{side}_{name}": json.dumps(content.get(name, [])) for name in ("quantiles", "shape")}
+        return {**values, **lists, f"{side}_dtype": content.get("dtype")}
 
     def _compare(self, node, position, own, local, arrays, given, seed):
         mine = [as_array(tensor) for tensor in local.outputs]
@@ -143,7 +144,43 @@ class Comparison:
             result |= self._repeated(result, doubtful, partial(self._again, node, given, arrays, limits, seed))
         if not given["opinion"] and doubtful:
             result["second_opinion"] = self._second_opinion(node, given, judged, limits, seed)
+        asked = doubtful or bool(result["local_one_sided"] or result["truth_finite_lost"])
+        asked = asked and self.executor.dtype is not None
+        result["rounded_inputs"] = asked and self._explained_by_inputs(node, given, judged, seed)
         return result
+
+    def _explained_by_inputs(self, node, given, judged, seed):
+        """Whether the candidate is right about the inputs that it has rounded itself, and the reference finite where
+        float64 is: near a pole, a step or the largest number no bound describes what rounding an input does."""
+        if given["compared"] is not None or node["random"]:
+            return False
+        reference = [(array, array, (dtypes[0], dtypes[0])) for array, _, dtypes in judged]
+        limits = [None] * len(judged)
+        if self._errors(given, reference, limits, [""] * len(judged), False)["truth_finite_lost"]:
+            return False
+        plain, arguments = self._plain(), self._on_cpu(self._arguments(node))
+        wide = bounds.outputs_in_double(plain, node, bounds.widen(arguments), seed)
+        if wide is None or [tuple(t.shape) for t in wide] != [array.shape for array, *_ in judged]:
+            return False
+        try:
+            with torch.no_grad():
+                limits = bounds.bound(plain, node, arguments, wide, seed)
+        except Exception:  # no bound: nothing is explained
+            return False
+        for (_, mine, dtypes), right, limit in zip(judged, wide, limits, strict=True):
+            if mine.dtype.kind not in "fc":
+                if not np.array_equal(mine, as_array(right)):
+                    return False
+                continue
+            if limit is None:
+                return False
+            unit, step, largest = _range(dtypes[1])
+            unit = max(unit, bounds.unit_roundoff(self.executor.dtype))
+            truth, limit = evidence.Truth(values=as_array(right)), bounds.as_arrays(limit, as_array)
+            found = evidence.errors(mine, truth, limit, unit, step, largest)
+            if (found["ratio"] or 0.0) > 1 or found["lost"] or found["nan_wrong"] or found["nan_missing"]:
+                return False
+        return True
 
     def _complete(self, node, given, arrays, seed):
         """The bounds of a call with what conditioning excuses, and why there are none; computed on the CPU from the

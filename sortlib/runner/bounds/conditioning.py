@@ -9,9 +9,9 @@ import torch
 
 from sortlib import thresholds
 from sortlib.runner import invariants
-from sortlib.runner.bounds import gates
+from sortlib.runner.bounds import distances, gates
 from sortlib.runner.bounds.families import on_matrices, special
-from sortlib.runner.bounds.form import Bound, continuous, rms, unit_roundoff
+from sortlib.runner.bounds.form import Bound, continuous, lost_steps, narrowest, rms, unit_roundoff
 from sortlib.runner.bounds.moving import changes_under
 from sortlib.runner.execution import tensors_in
 
@@ -26,15 +26,38 @@ def conditioning(executor, node, arguments, outputs, seed, quick=False):
     sizes = [None if quick else gates.of_result(node["api"], arguments, output) for output in outputs]
     changes = [None] * len(outputs)
     if not quick and None in sizes:
-        changes = changes_under(executor, node, arguments, outputs, seed)
+        changes = changes_under(executor, node, arguments, outputs, seed, patterns=patterns(length))
     slope, factor = slope_of(node["api"], arguments, length)
-    gate = _gate(node["api"], arguments, slope) + _underflow(arguments, length)
+    gate = _gate(node["api"], arguments, slope) + _underflow(node["api"], arguments, length)
     floor = float(node["api"] in thresholds.NORMALISING or special(node["api"]))
     limits = [conditioned(output, change, slope, factor, gate, floor, length)
               for output, change in zip(outputs, changes, strict=True)]  # fmt: skip
     if quick:
         return [limit and replace(limit, partial=True) for limit in limits]
-    return [gates.widened(limit, size) for limit, size in zip(limits, sizes, strict=True)]
+    limits = [gates.widened(limit, size) for limit, size in zip(limits, sizes, strict=True)]
+    if node["api"] == "cdist":
+        return [distances.widened(limits[0], arguments, outputs[0])]
+    lost = _vanished(arguments)
+    return [limit if size is not None else _with_lost(limit, lost) for limit, size in zip(limits, sizes, strict=True)]
+
+
+def _with_lost(limit, lost):
+    return limit and replace(limit, total=(limit.total[0] + lost, *limit.total[1:]))
+
+
+def patterns(length) -> int:
+    """How many patterns of signs the inputs of a reduction of ``length`` elements are moved by: one says little about
+    a few elements, whose changes may cancel."""
+    return 4 if 1 < length <= thresholds.FEW else 1
+
+
+def _vanished(arguments) -> float:
+    """Results below float32's normal numbers, in u, which a function computed through others may lose:
+    1 / (1 + exp(x)) is zero where exp(x) overflows. Unless the other side keeps them, as with all that is excused.
+    Half types are computed in float32."""
+    dtype = narrowest(arguments)
+    computed = torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
+    return torch.finfo(computed).smallest_normal / unit_roundoff(dtype)
 
 
 def conditioned(output, change, slope, factor, gate, floor, length):
@@ -62,15 +85,26 @@ def slope_of(api, arguments, length):
     if api.startswith(("fft.", "stft", "istft")):
         largest = max((t.numel() for t in tensors_in([a.value for a in arguments])), default=1)
         return thresholds.OWN_FACTOR * max(1.0, math.log2(max(1, largest))), thresholds.CONDITION_FACTOR
-    return thresholds.OWN_FACTOR + math.sqrt(length) * (length > 1), thresholds.CONDITION_FACTOR
+    # The powers that a norm adds have one sign and are often alike, so their rounding may drift as that of any sum may.
+    times = thresholds.SUM_FACTOR if api in thresholds.NORMS else 1.0
+    return thresholds.OWN_FACTOR + times * math.sqrt(length) * (length > 1), thresholds.CONDITION_FACTOR
 
 
-def _underflow(arguments, length) -> float:
-    """Intermediate results of a reduction that lie below the normal numbers lose one step each, in u."""
-    dtypes = {t.dtype for t in tensors_in([a.value for a in arguments]) if t.is_floating_point()}
-    narrow = max(dtypes, key=unit_roundoff, default=torch.float64)
-    info = torch.finfo(narrow)
-    return length * info.smallest_normal * 2 if length > 1 else 0.0  # a step is smallest_normal times 2 u
+def _underflow(api, arguments, length) -> float:
+    """Intermediate results of a reduction that lie below the normal numbers lose one step each, in u.
+
+    A norm takes the root of the sum of powers, which raises what is lost to the same root.
+    """
+    if length <= 1:
+        return 0.0
+    lost = lost_steps(arguments, length)
+    if api not in thresholds.NORMS:
+        return lost
+    given = {a.name: a.value for a in arguments}
+    power = next((given[name] for name in ("p", "ord") if name in given), 2.0)
+    power = float(power) if isinstance(power, int | float) and not isinstance(power, bool) else 2.0
+    unit = unit_roundoff(narrowest(arguments))
+    return (lost * unit) ** (1 / power) / unit if 1 < power < math.inf else lost
 
 
 def reduction_length(api: str, arguments, outputs) -> float:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from sortlib.runner.execution import tensors_in
+
 
 class Unbounded(Exception):
     """No bound can be given for a call; the message says why."""
@@ -33,6 +35,18 @@ class Bound:
 def unit_roundoff(dtype: torch.dtype) -> float:
     """Half the distance from 1 to the next number."""
     return torch.finfo(dtype).eps / 2
+
+
+def narrowest(arguments) -> torch.dtype:
+    """The floating-point or complex dtype of a call's tensors with the largest unit roundoff."""
+    dtypes = {t.dtype for t in tensors_in([a.value for a in arguments]) if continuous(t)}
+    return max(dtypes, key=unit_roundoff, default=torch.float64)
+
+
+def lost_steps(arguments, number) -> float:
+    """What ``number`` results below the normal numbers may lose, in u: a step each, which is the smallest normal
+    number times 2 u."""
+    return number * torch.finfo(narrowest(arguments)).smallest_normal * 2
 
 
 def continuous(tensor) -> bool:

@@ -9,7 +9,7 @@ import torch
 from sortlib import thresholds
 from sortlib.features import map_tensors
 from sortlib.runner.bounds import gates
-from sortlib.runner.bounds.conditioning import conditioned, reduction_length, slope_of
+from sortlib.runner.bounds.conditioning import conditioned, patterns, reduction_length, slope_of
 from sortlib.runner.bounds.double import outputs_in_double, widen
 from sortlib.runner.bounds.families import family
 from sortlib.runner.bounds.form import Bound, continuous, rms
@@ -37,13 +37,14 @@ def of_gradients(executor, node, arguments, outputs, grads, seed):
         elif kind == "exact":  # derivatives are 0 or 1, so gradients under ones count the terms
             counts = outputs_in_double(executor, {**node, "upstream": "ones"}, widen(arguments), seed)[-len(grads) :]
             lengths = [float(count.abs().max()) if count.numel() else 1.0 for count in counts]
-        return [summed(grad, total.abs(), n, exact=kind == "exact")
+        return [summed(grad, total.abs(), n, kind == "exact", arguments)
                 for grad, total, n in zip(grads, found[-len(grads):], lengths, strict=True)]  # fmt: skip
     if node.get("random"):
         terms = (0.0, 2 * thresholds.ROUNDED_FACTOR, 0.0)
         return [Bound(terms, terms, grads[0].numel())] + [None] * (len(grads) - 1)
-    changes = changes_under(executor, node, arguments, [*outputs, *grads], seed)[len(outputs) :]
     length = reduction_length(node["api"], arguments, outputs)
+    changes = changes_under(executor, node, arguments, [*outputs, *grads], seed, patterns=patterns(length))
+    changes = changes[len(outputs) :]
     typical = max((rms(output) for output in outputs if continuous(output)), default=0.0)
     # The upstream gradient is of size 1, and so are the saved results that are subtracted from 1 or from each other.
     saved = max(typical, 1.0) if node["api"] in thresholds.SATURATING else 0.0

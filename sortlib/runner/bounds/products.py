@@ -9,21 +9,24 @@ import torch
 from sortlib import thresholds
 from sortlib.features import map_tensors
 from sortlib.runner.bounds.double import in_double, widen
-from sortlib.runner.bounds.form import Bound, continuous
+from sortlib.runner.bounds.form import Bound, continuous, lost_steps
 from sortlib.runner.execution import extremes, tensors_in
 
 
 def sums(executor, node, arguments, outputs, seed):
     """n terms with the sum of magnitudes S: at most SUM * min(sqrt n, n / 4) * S; where partial sums wander as
-    those of terms of mixed sign do, about SUM * (sqrt n * |y| + S), which is the stricter ``own``."""
+    those of terms of mixed sign do, about SUM * (sqrt n * |y| + S), which is the stricter ``own``. As many
+    products below the normal numbers may lose a step each."""
     totals = _sum_of_magnitudes(executor, node, arguments, seed)
     if totals is None or len(totals) != len(outputs):
         return [None] * len(outputs)
     length = sum_length(node["api"], arguments, outputs)
     factor = thresholds.SUM_FACTOR
-    loose = (0.0, 0.0, max(factor, factor * min(math.sqrt(length), length / factor)))
-    strict = (0.0, min(factor * math.sqrt(length), loose[2]), factor)
-    strict = loose if loose[2] <= factor else strict
+    times = max(factor, factor * min(math.sqrt(length), length / factor))
+    lost = lost_steps(arguments, times)
+    loose = (lost, 0.0, times)
+    # |y| is at most S, so this never allows more than the bound itself.
+    strict = (lost, min(factor * math.sqrt(length), times - factor), factor)
     worst = max(1.0, length / loose[2])
     return [
         Bound(loose, strict, output.numel(), total, worst)
@@ -33,14 +36,15 @@ def sums(executor, node, arguments, outputs, seed):
     ]
 
 
-def summed(grad, total, length, exact):
+def summed(grad, total, length, exact, arguments):
     """The bound of a gradient that is a sum of ``length`` terms, whose magnitudes add up to ``total``."""
     if not continuous(grad):
         return None
     if exact and length <= 1:
         return Bound((0.0, 0.0, 0.0), (0.0, 0.0, 0.0), grad.numel())
     factor = thresholds.SUM_FACTOR
-    terms = (0.0, 0.0, max(factor, factor * min(math.sqrt(length), length / factor)))
+    times = max(factor, factor * min(math.sqrt(length), length / factor))
+    terms = (lost_steps(arguments, times), 0.0, times)
     return Bound(terms, terms, grad.numel(), total, max(1.0, length / terms[2]))
 
 
