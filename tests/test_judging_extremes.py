@@ -103,3 +103,9 @@ def test_a_pole_that_only_rounded_inputs_meet_is_no_finding():
 def test_what_rounded_inputs_do_not_explain_remains_a_finding():
     (row,) = verdicts_of([("torch.linalg.matrix_exp(x)", {"x": draw(6, 6)})], "cpu:bf16")
     assert row.evidence in ("nan", "suspect") and row.rounded_inputs is not True, row.reason
+
+
+def test_a_quantised_output_is_not_compared_and_accuses_nobody():
+    call = ("torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)", {"x": torch.ones(4, 5)})
+    (row,) = verdicts_of([call])
+    assert row["evidence"] == "unreached" and row["reason"] == "a quantised output, which is not compared"
