@@ -126,7 +126,7 @@ def _case(expression, inputs, folder: Path, backward=False) -> TestCase:
                 expression(**values)
             else:
                 eval(expression, {"torch": torch, "F": F, "np": np, **values})  # noqa: S307 - the user's own code
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # exit() in a file of cases must not end this process
         # A call that raises is an outcome, unless no call was reached.
         if not capture.raised:
             message = (str(error).splitlines() or [""])[0]

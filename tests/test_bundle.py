@@ -228,6 +228,14 @@ def test_what_is_no_bundle_or_another_one_is_one_line(cases, made, copied, tmp_p
     one_line(lambda: bundle.against(made, "cpu:1thread", out=tmp_path / "out"), "another bundle, platform or timeout")
 
 
+@pytest.mark.parametrize("timeout", [-1, 0, float("nan"), float("inf"), True])
+def test_a_timeout_is_a_time(cases, made, tmp_path, timeout):
+    said = "timeout: must be a number of seconds above 0"
+    one_line(lambda: bundle.save(cases, tmp_path / "b", timeout=timeout), said)
+    one_line(lambda: bundle.against(made, "cpu", timeout=timeout, out=tmp_path / "out"), said)
+    assert not (tmp_path / "b").exists() and not (tmp_path / "out").exists()
+
+
 def test_a_candidate_that_rounds_its_inputs_needs_bounds_for_it(cases, tmp_path):
     bundle.save(cases[2:], tmp_path / "b", progress=False)
     one_line(lambda: bundle.against(tmp_path / "b", "cpu:bf16"), "no bounds", "bfloat16", "--lowered")

@@ -450,6 +450,7 @@ def test_mistakes_in_an_expression_get_one_line():
     for expression, message in [
         ("F.gelu(y)", "F.gelu(y): NameError: name 'y' is not defined"),
         ("1 + 1", "1 + 1: calls no PyTorch API on its inputs (x)"),
+        ("exit(3)", "exit(3): SystemExit: 3"),
         ("torch.ones(3).exp()", "torch.ones(3).exp(): calls no PyTorch API on its inputs (x)"),
     ]:
         with pytest.raises(SortError) as error:

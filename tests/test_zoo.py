@@ -424,6 +424,7 @@ def test_custom_code_may_bring_its_own_arguments_and_take_options(zoo, here):
         ("mine.py:needs", "mine.py needs the package no_such_package: pip install no_such_package"),
         ("mine.py:raises", "mine.py:raises raised ValueError: width 7 is odd ("),
         ("mine.py:nothing", "mine.py:nothing must return a torch.nn.Module, (module, args) or (module, args, kwargs),"),
+        ("mine.py:three", "(module, args, kwargs), not ReLU, Tensor, int"),
         ("broken.py:net", "broken.py, line 1: "),
     ],
 )
@@ -431,6 +432,7 @@ def test_custom_code_that_cannot_be_used_is_told(zoo, here, model, line):
     needs = "import no_such_package\n" if "needs" in model else ""
     (here / "mine.py").write_text(
         needs + "def raises(): raise ValueError('width 7 is odd')\ndef nothing(): return None\n"
+        "def three(): import torch; return torch.nn.ReLU(), torch.ones(2), 5\n"
     )
     (here / "broken.py").write_text("def net(:\n")
     text = message(first, zoo(f"models: [{{name: net, source: custom, model: '{model}'}}]")).replace(f"{here}/", "")

@@ -23,7 +23,7 @@ import sortlib
 from sortlib.errors import SortError
 from sortlib.generation import TestCase
 from sortlib.platform import Platform, require, worker_threads
-from sortlib.runner.campaign import AHEAD, candidate_side, complete_rows, reference_side
+from sortlib.runner.campaign import AHEAD, candidate_side, check_timeout, complete_rows, reference_side
 from sortlib.runner.files import Journal, only_one, write_whole
 from sortlib.runner.pack import Damaged, pack, unpack
 from sortlib.runner.process import Worker, WorkerDied
@@ -54,6 +54,7 @@ def save(cases, directory, reference="cpu", timeout: float = 60, lowered: bool =
         The directory holds something else, a platform is missing, a case's inputs are not drawn from a seed, or the
         disk is full.
     """
+    check_timeout(timeout)
     directory, reference = Path(directory), require(reference)
     cases = list({case.id: case for case in cases}.values())
     text = "".join(json.dumps(_drawn_only(case).to_json()) + "\n" for case in cases).encode()
@@ -271,7 +272,8 @@ def against(directory, candidate, timeout: float | None = None, out=None, progre
     if lowered and not bundle.lowered:
         raise SortError(f"{bundle.directory}: holds no bounds for a candidate that rounds its inputs to "
                         f"{candidate.precision}; make the bundle again with --lowered")  # fmt: skip
-    timeout = timeout or bundle.timeout
+    timeout = bundle.timeout if timeout is None else timeout
+    check_timeout(timeout)
     out = Path(out or results_folder(directory, candidate))
     about = {"bundle": bundle.identity, "candidate": candidate.to_json(), "timeout": timeout}
     with only_one(out), Journal(out / "outcomes.jsonl") as journal:

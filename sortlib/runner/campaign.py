@@ -70,14 +70,19 @@ def run(
     return pd.DataFrame([row for case in cases for row in found[case.id]])
 
 
+def check_timeout(timeout):
+    """Refuse what is no number of seconds above 0 with a ``SortError``."""
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+        raise SortError(f"timeout: must be a number of seconds above 0, not {timeout!r}")
+
+
 def campaign(cases, reference, candidate, timeout=60, executor=None, versions=None) -> Iterator[tuple[TestCase, list]]:
     """Yield every case with its rows as soon as they are complete: in order here, in any order from an executor.
 
     ``versions``, a dictionary, receives what each worker said about itself.
     """
     reference, candidate = require(reference), require(candidate)
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
-        raise SortError(f"timeout: must be a number of seconds above 0, not {timeout!r}")
+    check_timeout(timeout)
     if executor is None:
         try:
             yield from _pipeline(cases, reference, candidate, timeout, versions)

@@ -78,7 +78,7 @@ def _save(given):
     study = study_with_cases(given.study, progress=not given.quiet)
     reference = given.reference or study.config.platforms.reference
     directory = save(study.cases, given.save, require(reference, study.config.platforms.own),
-                     given.timeout or study.config.timeout, given.lowered, not given.quiet)  # fmt: skip
+                     study.config.timeout if given.timeout is None else given.timeout, given.lowered, not given.quiet)  # fmt: skip
     print(f"Bundle: {directory} ({len(study.cases)} cases). On the other machine, with torch, numpy and sortlib:")
     print(f"  python -m sortlib run --against {directory.name} --candidate PLATFORM")
 

@@ -34,17 +34,19 @@ def load(entry, seed):
         # Chained, so that a notebook shows the user's own frames as well.
         raise SortError(f"model {entry.name!r}: {entry.model} raised {_told(error)}") from error
     model, *rest = result if isinstance(result, tuple) else (result,)
-    if not isinstance(model, torch.nn.Module) or len(rest) > 2:
+    named = rest[1] if len(rest) > 1 else {}
+    if not isinstance(model, torch.nn.Module) or len(rest) > 2 or not isinstance(named, dict):
+        found = result if isinstance(result, tuple) else (result,)
         raise SortError(
             f"model {entry.name!r}: {entry.model} must return a torch.nn.Module, (module, args) or"
-            f" (module, args, kwargs), not {type(model).__name__}"
+            f" (module, args, kwargs), not {', '.join(type(part).__name__ for part in found)}"
         )
     if entry.checkpoint:
         load_checkpoint(model, entry.checkpoint, entry.name)
     if not rest:
         return model, None
     args = tuple(rest[0]) if isinstance(rest[0], (tuple, list)) else (rest[0],)
-    return model, [(args, dict(rest[1]) if len(rest) > 1 else {})]
+    return model, [(args, named)]
 
 
 def call(images, entry):
