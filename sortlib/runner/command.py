@@ -77,8 +77,9 @@ def _save(given):
 
     study = study_with_cases(given.study, progress=not given.quiet)
     reference = given.reference or study.config.platforms.reference
-    directory = save(study.cases, given.save, require(reference, study.config.platforms.own),
-                     study.config.timeout if given.timeout is None else given.timeout, given.lowered, not given.quiet)  # fmt: skip
+    timeout = study.config.timeout if given.timeout is None else given.timeout
+    reference = require(reference, study.config.platforms.own)
+    directory = save(study.cases, given.save, reference, timeout, given.lowered, not given.quiet)
     print(f"Bundle: {directory} ({len(study.cases)} cases). On the other machine, with torch, numpy and sortlib:")
     print(f"  python -m sortlib run --against {directory.name} --candidate PLATFORM")
 
