@@ -114,6 +114,8 @@ def _both_rules(rows, table=None):
 
 # ---- from an expression to a case ----
 
+_RAISED = (Exception, SystemExit)  # what a user's code may raise; exit() in it must not end this process
+
 
 def _case(expression, inputs, folder: Path, backward=False) -> TestCase:
     values = {name: _value(item) for name, item in inputs.items()}
@@ -126,7 +128,7 @@ def _case(expression, inputs, folder: Path, backward=False) -> TestCase:
                 expression(**values)
             else:
                 eval(expression, {"torch": torch, "F": F, "np": np, **values})  # noqa: S307 - the user's own code
-    except (Exception, SystemExit) as error:  # exit() in a file of cases must not end this process
+    except _RAISED as error:
         # A call that raises is an outcome, unless no call was reached.
         if not capture.raised:
             message = (str(error).splitlines() or [""])[0]
@@ -302,7 +304,7 @@ def _inputs(entry, where) -> dict:
     for name, text in entry["inputs"].items():
         try:
             values[name] = eval(text, scope) if isinstance(text, str) else text  # noqa: S307 - the file is code
-        except Exception as error:
+        except _RAISED as error:
             raise SortError(f"{where}: input {name!r}: {type(error).__name__}: {error}") from None
     return values
 

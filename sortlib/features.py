@@ -390,11 +390,16 @@ def _sketch(ordered, below, above):
     share = exact - lower
     below, zeros = below[:, None], zeros[:, None]
     places = (np.minimum(place + zeros * (place >= below), ordered.shape[1] - 1) for place in (lower, upper))
-    first, second = (np.take_along_axis(ordered, place, axis=1) for place in places)
-    quantiles = first + (second - first) * share
-    if not np.isfinite(quantiles).all():  # the distance between two float64 values overflowed
-        quantiles = np.where(np.isfinite(quantiles), quantiles, np.where(share <= 0.5, first, second))
-    return quantiles
+    return between(*(np.take_along_axis(ordered, place, axis=1) for place in places), share)
+
+
+def between(first, second, share):
+    """Values at ``share`` of the way from ``first`` to ``second`` (float64); of two whose distance overflows, the
+    nearer one."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = first + (second - first) * share
+    finite = np.isfinite(found)
+    return found if finite.all() else np.where(finite, found, np.where(share <= 0.5, first, second))
 
 
 # ---- the JSON form of values, shared by the record store, cases and the workers' protocol ----

@@ -433,6 +433,7 @@ def test_the_command_line_checks_a_file(tmp_path):
         ("- {id: a, inputs: {}, call: x, colour: red}", "cases.yaml: a: unknown key 'colour'; valid: api, backward"),
         ("id: a", "cases.yaml: must be a list of entries"),
         ("[]", "cases.yaml: holds no entry"),
+        ("- {id: a, inputs: {x: exit(3)}, call: x}", "cases.yaml: a: input 'x': SystemExit: 3"),
         ("- {id: a, inputs: {x: np.nothing}, call: x}", "cases.yaml: a: input 'x': AttributeError"),
         ("- {id: a, inputs: {x: 'np.ones(2)'}, compare: values}", "cases.yaml: a: 'compare: values' needs two inputs"),
         ("- [", "cases.yaml: broken YAML"),

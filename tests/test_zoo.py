@@ -405,7 +405,8 @@ def test_custom_code_may_bring_its_own_arguments_and_take_options(zoo, here):
     (here / "helper.py").write_text("WIDTH = 3\n")
     (here / "mine.py").write_text(
         "import torch\nfrom helper import WIDTH\n"
-        "def net(out): return torch.nn.Bilinear(WIDTH, 2, out), (torch.ones(4, 3), torch.rand(4, 2)), {}\n"
+        "from collections import UserDict\n"  # as transformers' tokenizers return
+        "def net(out): return torch.nn.Bilinear(WIDTH, 2, out), (torch.ones(4, 3), torch.rand(4, 2)), UserDict()\n"
     )
     loaded = zoo("models: [{source: custom, model: 'mine.py:net', options: {out: 5}}]")
     model, [(args, kwargs)] = first(loaded)

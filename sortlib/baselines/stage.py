@@ -47,9 +47,10 @@ def generate_baselines(study, progress: bool = True):
     budget = config.generation.model_dump(include={"inputs_per_api", "valid_per_api", "max_attempts_per_api"})
     mark = fingerprint(study.stage("trace")["fingerprint"], budget, config.seed, config.generation.max_elements,
                        settings)  # fmt: skip
-    made = {key for key in keys
-            if known.get(key, {}).get("fingerprint") == mark and study.holds(f"baselines/{key}.parquet")}  # fmt: skip
-    todo = [key for key in keys if key not in made]
+    todo = [
+        key for key in keys
+        if known.get(key, {}).get("fingerprint") != mark or not study.holds(f"baselines/{key}.parquet")
+    ]  # fmt: skip
     if not todo:
         return  # the records, which are large, stay on the disk
     context = context_of(study)

@@ -11,13 +11,12 @@ from pathlib import Path
 import pandas as pd
 
 from sortlib import details
-from sortlib.explorer.values import drawn, outputs, recorded
+from sortlib.explorer.values import SHARES, drawn, outputs, recorded
 from sortlib.features import TensorFeatures, decode
 from sortlib.generation import tensor_forms
 from sortlib.judging import Verdict
 
-_SHARES = ("zeros", "nan", "posinf", "neginf")
-_FEATURES = ("dtype", "shape", "minimum", "maximum", "mean", "std", *_SHARES, "error", "ratio")
+_FEATURES = ("dtype", "shape", "minimum", "maximum", "mean", "std", *SHARES, "error", "ratio")
 _NAMES = {"nan": "NaN", "posinf": "+inf", "neginf": "-inf", "error": "off float64", "ratio": "times the bound"}
 _DIFFERENCES = {
     "incoming": ("arriving", "largest difference among the inputs that come from inside the pattern"),
@@ -127,7 +126,7 @@ def _outputs(row, reference, candidate, count) -> dict:
         value = _number(row, f"{side}_{name}")
         if value is None:
             return "/"
-        return f"{value:.2%}" if name in _SHARES else _cell(value)
+        return f"{value:.2%}" if name in SHARES else _cell(value)
 
     rows = [[_NAMES.get(name, name), said("reference", name), said("candidate", name)] for name in _FEATURES]
     times = [_number(row, f"seconds_{side}") for side in ("reference", "candidate")]

@@ -13,6 +13,7 @@ from sortlib.features import TensorFeatures, _as_numbers, measure
 from sortlib.figures.bars import both_outputs, edges_of, shares
 
 BARS = 24
+SHARES = ("zeros", "nan", "posinf", "neginf")  # features that are shares of the elements
 SAMPLE = 1 << 13  # larger tensors are shown by a sample, so that a click costs milliseconds
 
 
@@ -51,14 +52,14 @@ def recorded(features: TensorFeatures) -> dict:
 
 def _summary(recorded, made) -> list[list[str]]:
     names = ["minimum", "maximum", "mean", "std", "zeros"]
-    names += [name for name in ("nan", "posinf", "neginf") if getattr(recorded, name) or getattr(made, name)]
+    names += [name for name in SHARES[1:] if getattr(recorded, name) or getattr(made, name)]
     return [[name, _text(name, getattr(recorded, name)), _text(name, getattr(made, name))] for name in names]
 
 
 def _text(name, value) -> str:
     if value is None:
         return "/"
-    return f"{value:.2%}" if name in ("zeros", "nan", "posinf", "neginf") else f"{value:.4g}"
+    return f"{value:.2%}" if name in SHARES else f"{value:.4g}"
 
 
 def outputs(row) -> dict | None:

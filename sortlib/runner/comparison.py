@@ -158,14 +158,12 @@ class Comparison:
         limits = [None] * len(judged)
         if self._errors(given, reference, limits, [""] * len(judged), False)["truth_finite_lost"]:
             return False
-        plain, arguments = self._plain(), self._on_cpu(self._arguments(node))
-        wide = bounds.outputs_in_double(plain, node, bounds.widen(arguments), seed)
+        arguments = self._on_cpu(self._arguments(node))
+        wide = bounds.outputs_in_double(self._plain(), node, bounds.widen(arguments), seed)
         if wide is None or [tuple(t.shape) for t in wide] != [array.shape for array, *_ in judged]:
             return False
-        try:
-            with torch.no_grad():
-                limits = bounds.bound(plain, node, arguments, wide, seed)
-        except Exception:  # no bound: nothing is explained
+        limits, missing = self._bounds(node, arguments, wide, seed)
+        if missing:
             return False
         for (_, mine, dtypes), right, limit in zip(judged, wide, limits, strict=True):
             if mine.dtype.kind not in "fc":
@@ -176,8 +174,7 @@ class Comparison:
                 return False
             unit, step, largest = _range(dtypes[1])
             unit = max(unit, bounds.unit_roundoff(self.executor.dtype))
-            truth, limit = evidence.Truth(values=as_array(right)), bounds.as_arrays(limit, as_array)
-            found = evidence.errors(mine, truth, limit, unit, step, largest)
+            found = evidence.errors(mine, evidence.Truth(values=as_array(right)), limit, unit, step, largest)
             if (found["ratio"] or 0.0) > 1 or found["lost"] or found["nan_wrong"] or found["nan_missing"]:
                 return False
         return True
@@ -187,12 +184,15 @@ class Comparison:
         reference's values."""
         right = [torch.from_numpy(_truth(form, array).whole(array) if form else array)
                  for form, array in zip(given["truth"], arrays, strict=True)]  # fmt: skip
-        arguments = self._on_cpu(self._arguments(node))
+        return self._bounds(node, self._on_cpu(self._arguments(node)), right, seed)
+
+    def _bounds(self, node, arguments, right, seed):
+        """The bounds of a call of these arguments, computed on the CPU, and why there are none."""
         try:
             with torch.no_grad():
                 limits = bounds.bound(self._plain(), node, arguments, right, seed)
         except Exception as error:
-            return [None] * len(arrays), f"no bound: {type(error).__name__}: {bounds.first_line(error)}"
+            return [None] * len(right), f"no bound: {type(error).__name__}: {bounds.first_line(error)}"
         return [limit and bounds.as_arrays(limit, as_array) for limit in limits], ""
 
     def _plain(self):

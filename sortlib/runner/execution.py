@@ -18,6 +18,7 @@ from sortlib.drawing import draw
 from sortlib.features import (
     LEVELS,
     Sample,
+    between,
     contiguous_strides,
     decode,
     dtype_name,
@@ -276,12 +277,7 @@ def _quantiles(sample: Sample) -> tuple[float, list[float]]:
         if not ordered.size:
             return 1.0, []
     lower, upper, share = _places(ordered.size)
-    first, second = ordered[lower].astype(np.float64), ordered[upper].astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        quantiles = first + (second - first) * share
-    if not np.isfinite(quantiles).all():  # the distance between two float64 values overflowed
-        quantiles = np.where(np.isfinite(quantiles), quantiles, np.where(share <= 0.5, first, second))
-    found = quantiles.tolist()
+    found = between(ordered[lower].astype(np.float64), ordered[upper].astype(np.float64), share).tolist()
     found[0], found[-1] = min(sample.minimum, found[0]), max(sample.maximum, found[-1])
     return float(above - below) / count, [float(f"{value:.7g}") for value in found]
 

@@ -7,6 +7,7 @@ import importlib.util
 import sys
 import traceback
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from sortlib.config import suggestion
@@ -33,20 +34,20 @@ def load(entry, seed):
     except Exception as error:
         # Chained, so that a notebook shows the user's own frames as well.
         raise SortError(f"model {entry.name!r}: {entry.model} raised {_told(error)}") from error
-    model, *rest = result if isinstance(result, tuple) else (result,)
+    parts = result if isinstance(result, tuple) else (result,)
+    model, *rest = parts
     named = rest[1] if len(rest) > 1 else {}
-    if not isinstance(model, torch.nn.Module) or len(rest) > 2 or not isinstance(named, dict):
-        found = result if isinstance(result, tuple) else (result,)
+    if not isinstance(model, torch.nn.Module) or len(rest) > 2 or not isinstance(named, Mapping):
         raise SortError(
             f"model {entry.name!r}: {entry.model} must return a torch.nn.Module, (module, args) or"
-            f" (module, args, kwargs), not {', '.join(type(part).__name__ for part in found)}"
+            f" (module, args, kwargs), not {', '.join(type(part).__name__ for part in parts)}"
         )
     if entry.checkpoint:
         load_checkpoint(model, entry.checkpoint, entry.name)
     if not rest:
         return model, None
     args = tuple(rest[0]) if isinstance(rest[0], (tuple, list)) else (rest[0],)
-    return model, [(args, named)]
+    return model, [(args, dict(named))]
 
 
 def call(images, entry):

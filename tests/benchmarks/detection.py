@@ -39,6 +39,7 @@ from sortlib.judging import RANK, judge
 from sortlib.mining import mine
 from sortlib.pipeline import complete, open_study
 from sortlib.runner.campaign import campaign
+from sortlib.runner.files import replacing
 from sortlib.runner.transport import exchange_folder
 from sortlib.simdev.behaviour import EVERY
 from sortlib.simdev.catalogue import FAULTS
@@ -268,9 +269,8 @@ def read_round(path, now):
 
 def write_round(rows, path):
     """Keep the rows of a round; an interrupt leaves no half of them."""
-    part = path.with_suffix(".part")
-    rows.to_parquet(part)
-    part.replace(path)
+    with replacing(path) as new:
+        rows.to_parquet(new)
 
 
 def _rounds(study):
