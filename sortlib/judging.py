@@ -157,6 +157,9 @@ def _non_finite(row, limit):
     if (lost := _number(row, "truth_finite_lost")) and row["api"] in NORMS and not max(nans.values()):
         return Verdict.UNJUDGED, (f"{lost:.2%} of the elements are infinite on both sides though their norm is not; "
                                   "powers of large numbers overflow, as PyTorch documents")  # fmt: skip
+    if lost and row.get("gradient_overflows") is True and not _number(row, "local_one_sided"):
+        return Verdict.UNJUDGED, (f"{lost:.2%} of a gradient's elements are not finite on both sides though float64 "
+                                  "is; a result or a derivative on the way leaves the range of the dtype")  # fmt: skip
     if lost:
         who = _text(row, "second_opinion")
         by = f"a number is right ({who})" if who not in ("", "agrees", "disagrees") else "float64 is"

@@ -138,7 +138,15 @@ LIMITS = GATED | {"sigmoid", "tanh", "hardsigmoid", "softsign", "erf", "erfc", "
 # The output is the input times a constant, or zero: a mask decides which, and platforms draw different masks.
 MASKED = {"dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout", "native_dropout"}
 # Saved outputs of size 1 that the backward pass subtracts from 1, or from each other.
-SATURATING = {"sigmoid", "tanh", "softmax", "log_softmax", "softmin", "hardsigmoid", "logsigmoid"} | GATED | ATTENTION
+SATURATING = {"sigmoid", "tanh", "softmax", "log_softmax", "softmin", "hardsigmoid", "logsigmoid", "special.i0e",
+              "special.i1e"} | GATED | ATTENTION  # fmt: skip
+# Gradients that are exponentials of sums of logarithms, as those of 200 and more: an exponent of size e has a relative
+# error of e u (torch/csrc/autograd/FunctionsManual.cpp, ATen/native/LossCTC.cpp).
+EXPONENTS = {"logcumsumexp", "ctc_loss", "log_ndtr", "special.log_ndtr"}
+# Which two elements a rank between them weighs is computed from the number of elements, see COORDINATE_FACTOR.
+RANKS = {"quantile", "nanquantile"}
+# A derivative within this factor of the largest number may overflow on the way, as the cube in that of 1 / sqrt(x).
+OVERFLOW_MARGIN = 16.0
 # Chains of several reductions; the longest dimension of any argument stands for their length.
 COMPOSITE = {
     *ATTENTION, "cross_entropy", "nll_loss", "mse_loss", "lstm",

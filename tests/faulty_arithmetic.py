@@ -22,6 +22,25 @@ class _ForgetfulGelu(torch.autograd.Function):
         return upstream * 0.5 * (1 + torch.erf(x * 0.5**0.5))  # without x times the density
 
 
+class _ForgetfulNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x, shape, eps):
+        context.save_for_backward(x)
+        context.dims, context.eps = tuple(range(-len(shape), 0)), eps
+        return _layer_norm(x, shape, eps=eps)
+
+    @staticmethod
+    def backward(context, upstream):
+        (x,) = context.saved_tensors
+        spread = (x.var(context.dims, unbiased=False, keepdim=True) + context.eps).sqrt()
+        return upstream / spread, None, None  # without what the mean and the spread take from it
+
+
+def _forgetful_norm(x, shape, weight=None, bias=None, eps=1e-5):
+    return _ForgetfulNorm.apply(x, shape, eps)
+
+
+_layer_norm = F.layer_norm
 _gelu, _dropout, _linear, _eigh, _silu = F.gelu, F.dropout, F.linear, torch.linalg.eigh, F.silu
 _CALLS = []
 
@@ -66,6 +85,7 @@ def _opposite_vectors(x, UPLO="L"):
 
 _FAULTS = {
     "gelu gradient": (F, "gelu", lambda x, approximate="none": _ForgetfulGelu.apply(x)),
+    "layer norm gradient": (F, "layer_norm", _forgetful_norm),
     "gelu by tanh": (F, "gelu", lambda x, approximate="none": _gelu(x, approximate="tanh")),
     "unscaled dropout": (F, "dropout", _unscaled_dropout),
     "share of dropout": (F, "dropout", _dropout_of_another_share),

@@ -74,8 +74,9 @@ def upstream_of(output, key, kind):
         return torch.ones_like(output)
     size = output.numel() * (2 if output.is_complex() else 1)
     rng = np.random.Generator(np.random.Philox(int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "little")))
-    # Whole multiples of 1/16 up to 4 are exact in every dtype, bfloat16 included.
-    values = torch.from_numpy(np.clip(np.round(rng.standard_normal(size) * 16), -64, 64) / 16)
+    # Three significant bits between 1/16 and 4 are exact in every dtype, both of 8 bits included.
+    mantissa, exponent = np.frexp(np.clip(np.round(rng.standard_normal(size) * 16), -64, 64))
+    values = torch.from_numpy(np.ldexp(np.round(mantissa * 8) / 8, exponent - 4))
     if output.is_complex():
         values = torch.view_as_complex(values.reshape(-1, 2))
     values = values.reshape(output.shape).to(output.device, output.dtype)

@@ -147,7 +147,30 @@ class Comparison:
         asked = doubtful or bool(result["local_one_sided"] or result["truth_finite_lost"])
         asked = asked and self.executor.dtype is not None
         result["rounded_inputs"] = asked and self._explained_by_inputs(node, given, judged, seed)
+        if node.get("backward") and result["truth_finite_lost"]:
+            result["gradient_overflows"] = self._overflows(node, given, judged, arrays, seed)
         return result
+
+    def _overflows(self, node, given, judged, arrays, seed):
+        """Whether every element of a gradient that is not finite though float64 is comes of a result that is infinite,
+        or of a derivative that leaves the dtype's range before the upstream gradient makes it smaller."""
+        count = backward.count(node, self._arguments(node))
+        arguments = self._on_cpu(bounds.widen(self._arguments(node)))
+        slopes = bounds.outputs_in_double(self._plain(), {**node, "upstream": "ones"}, arguments, seed)
+        if slopes is None or len(slopes) != len(judged):
+            return False
+        infinite = any(np.isinf(array).any() for array in arrays[:-count] if array.dtype.kind in "fc")
+        for output, (array, mine, dtypes) in enumerate(judged):
+            if array.dtype.kind not in "fc" or given["truth"][output] is None:
+                continue
+            right = _truth(given["truth"][output], array).whole(array)
+            largest = _range(dtypes[0])[2]
+            lost = np.isfinite(right) & (np.abs(right) <= largest) & ~(np.isfinite(array) & np.isfinite(mine))
+            gradient = output >= len(judged) - count
+            steep = np.abs(as_array(slopes[output])) > largest / thresholds.OVERFLOW_MARGIN
+            if (lost & ~(steep | infinite) if gradient else lost).any():
+                return False
+        return True
 
     def _explained_by_inputs(self, node, given, judged, seed):
         """Whether the candidate is right about the inputs that it has rounded itself, and the reference finite where

@@ -323,7 +323,9 @@ def main():
     parser.add_argument("--minutes", type=float, default=600, help="clean10000: no new round after this time")
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
-    study = open_study(Path("runs") / given.study, "mine", given.study, progress=False)
+    folder = Path(given.study)
+    folder = folder if (folder / "manifest.json").is_file() else Path("runs") / folder
+    study = open_study(folder, "mine", given.study, progress=False)
     for part in given.only:
         PARTS[part](study, given)
     return 0

@@ -28,7 +28,7 @@ def conditioning(executor, node, arguments, outputs, seed, quick=False):
     if not quick and None in sizes:
         changes = changes_under(executor, node, arguments, outputs, seed, patterns=patterns(length))
     slope, factor = slope_of(node["api"], arguments, length)
-    gate = _gate(node["api"], arguments, slope) + _underflow(node["api"], arguments, length)
+    gate = _gate(node["api"], arguments, slope) + underflow(node["api"], arguments, length)
     floor = float(node["api"] in thresholds.NORMALISING or special(node["api"]))
     limits = [conditioned(output, change, slope, factor, gate, floor, length)
               for output, change in zip(outputs, changes, strict=True)]  # fmt: skip
@@ -90,7 +90,7 @@ def slope_of(api, arguments, length):
     return thresholds.OWN_FACTOR + times * math.sqrt(length) * (length > 1), thresholds.CONDITION_FACTOR
 
 
-def _underflow(api, arguments, length) -> float:
+def underflow(api, arguments, length) -> float:
     """Intermediate results of a reduction that lie below the normal numbers lose one step each, in u.
 
     A norm takes the root of the sum of powers, which raises what is lost to the same root.

@@ -18,6 +18,37 @@ _MANY = 25
 _MODES = {"use_mm_for_euclid_dist_if_necessary": 0, "use_mm_for_euclid_dist": 1, "donot_use_mm_for_euclid_dist": 2}
 
 
+def of_gradients(arguments, output, upstream) -> dict:
+    """What the gradients of ``cdist`` are off by where it multiplies matrices: argument -> tensor of its shape, in u.
+
+    The difference of two points over their distance is as wrong as the distance, and is itself computed as a
+    difference of sums over all points (``_euclidean_dist_backward``, torch/csrc/autograd/FunctionsManual.cpp).
+
+    Parameters
+    ----------
+    output, upstream : float64 distances and the magnitudes of their upstream gradient.
+    """
+    points = _multiplied(arguments)
+    if points is None:
+        return {}
+    left, right = (tensor.double() for tensor in points)
+    unit = unit_roundoff(narrowest(arguments))
+    apart = _apart(left, right, output, unit)
+    if apart is None or left.shape[:-2] != right.shape[:-2]:
+        return {}
+    smallest = torch.finfo(torch.float64).tiny
+    share = upstream / output.clamp(min=smallest)
+    # The directions have length 1 at most, right or wrong.
+    wrong = torch.minimum(share * apart, upstream / unit)
+    return {"x1": _summed(left, right, share, wrong), "x2": _summed(right, left, share.mT, wrong.mT)}
+
+
+def _summed(own, other, share, wrong):
+    length = thresholds.SUM_FACTOR * math.sqrt(other.shape[-2])
+    products = share.sum(-1, keepdim=True) * own.abs() + share @ other.abs()
+    return wrong.sum(-1, keepdim=True) + length * products
+
+
 def widened(limit, arguments, output):
     """The bound of ``cdist`` with the errors of multiplied matrices; unchanged where it does not multiply them.
 
@@ -29,17 +60,23 @@ def widened(limit, arguments, output):
     points = _multiplied(arguments)
     if limit is None or points is None:
         return limit
-    left, right = (tensor.double().square().sum(-1) for tensor in points)
-    unit = unit_roundoff(narrowest(arguments))
-    factor = thresholds.SUM_FACTOR * math.sqrt(points[0].shape[-1] + 2)
-    squares = 2 * factor * unit * (left.unsqueeze(-1) + right.unsqueeze(-2))
-    if squares.shape != output.shape:
+    apart = _apart(*(tensor.double() for tensor in points), output, unit_roundoff(narrowest(arguments)))
+    if apart is None:
         return limit
-    # A square off by e moves the root d by e / d, or by sqrt(e) where nothing remains of d.
-    smallest = torch.finfo(torch.float64).tiny
-    apart = torch.minimum(squares / output.clamp(min=smallest), squares.sqrt()) / unit
     terms = (*limit.own[:2], 1.0)
     return replace(limit, total=terms, own=terms, extra=apart)
+
+
+def _apart(left, right, output, unit):
+    """What multiplying the matrices of two sets of points puts each distance off by, in u; None for other shapes."""
+    factor = thresholds.SUM_FACTOR * math.sqrt(left.shape[-1] + 2)
+    norms = left.square().sum(-1).unsqueeze(-1) + right.square().sum(-1).unsqueeze(-2)
+    if norms.shape != output.shape:
+        return None
+    # A square off by e moves the root d by e / d, or by sqrt(e) where nothing remains of d.
+    squares = 2 * factor * unit * norms
+    smallest = torch.finfo(torch.float64).tiny
+    return torch.minimum(squares / output.clamp(min=smallest), squares.sqrt()) / unit
 
 
 def _multiplied(arguments):

@@ -8,13 +8,15 @@ import torch
 
 from sortlib import thresholds
 from sortlib.features import map_tensors
-from sortlib.runner.bounds import gates
-from sortlib.runner.bounds.conditioning import conditioned, patterns, reduction_length, slope_of
+from sortlib.runner.bounds import cancelling, gates
+from sortlib.runner.bounds.conditioning import conditioned, patterns, reduction_length, slope_of, underflow
 from sortlib.runner.bounds.double import outputs_in_double, widen
 from sortlib.runner.bounds.families import family
-from sortlib.runner.bounds.form import Bound, continuous, rms
+from sortlib.runner.bounds.form import Bound, continuous, lost_steps, rms
 from sortlib.runner.bounds.moving import changes_under
 from sortlib.runner.bounds.products import magnitude, sum_length, summed
+
+_UPSTREAM = 4.0  # largest upstream gradient, see ``backward.upstream_of``
 
 
 def of_gradients(executor, node, arguments, outputs, grads, seed):
@@ -45,17 +47,37 @@ def of_gradients(executor, node, arguments, outputs, grads, seed):
     length = reduction_length(node["api"], arguments, outputs)
     changes = changes_under(executor, node, arguments, [*outputs, *grads], seed, patterns=patterns(length))
     changes = changes[len(outputs) :]
+    extras = cancelling.of_gradients(executor, node, arguments, outputs, grads, seed)
     typical = max((rms(output) for output in outputs if continuous(output)), default=0.0)
     # The upstream gradient is of size 1, and so are the saved results that are subtracted from 1 or from each other.
     saved = max(typical, 1.0) if node["api"] in thresholds.SATURATING else 0.0
     if node["api"] in thresholds.ATTENTION:
         saved += _through_scores({a.name: a.value for a in arguments})
+    fractions = thresholds.COORDINATE_FACTOR * _coordinates(node["api"], arguments, length)
+    lost = lost_steps(arguments, _UPSTREAM)
+    # What underflows in a norm is relative to it in the gradient, which is divided by it.
+    by_norm = underflow(node["api"], arguments, length) / typical if node["api"] in thresholds.NORMS and typical else 0
     bounds = []
-    for grad, change, times in zip(grads, changes, more, strict=True):
+    for grad, change, extra, times in zip(grads, changes, extras, more, strict=True):
         slope, factor = slope_of(node["api"], arguments, max(length, times))
-        limit = conditioned(grad, change, slope, factor, slope * saved * math.sqrt(times), 0.0, length)
+        constant = (slope * saved + fractions) * math.sqrt(times) + lost
+        limit = conditioned(grad, _added(change, extra), slope + by_norm, factor, constant, 0.0, length)
         bounds.append(gates.widened(limit, gates.of_gradient(node["api"], arguments, outputs[0], grad, seed)))
     return bounds
+
+
+def _added(change, extra):
+    return change if extra is None else extra if change is None else change.add_(extra)
+
+
+def _coordinates(api, arguments, length) -> float:
+    """Size of the coordinates, or ranks, whose fractions are the weights that a gradient is multiplied by."""
+    tensor = {a.name: a.value for a in arguments}.get("input")
+    if api in thresholds.RANKS:
+        return length
+    if not isinstance(tensor, torch.Tensor) or not (api in thresholds.COORDINATES or "upsample" in api):
+        return 0.0
+    return float(sum(tensor.shape[2:]))
 
 
 def _through_scores(given) -> float:
