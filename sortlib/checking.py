@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,8 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from sortlib import apis
+from sortlib.arguments import flag, instance, shown, wrong
+from sortlib.config import read_yaml, suggestion
 from sortlib.errors import SortError, choices
 from sortlib.features import encode, map_tensors
 from sortlib.generation import CaseNode, TestCase
@@ -28,6 +31,7 @@ from sortlib.reproducing.checked import accused, reproduce_checked
 from sortlib.runner import evidence
 from sortlib.runner.campaign import campaign
 from sortlib.runner.execution import tensors_in
+from sortlib.runner.files import writable
 from sortlib.runner.transport import exchange_folder, save_tensor
 from sortlib.thresholds import Table
 
@@ -71,7 +75,10 @@ def check_many(
     """
     table = thresholds if thresholds is None or isinstance(thresholds, Table) else Table.read(thresholds)
     entries = list(entries)
+    for expression, inputs in entries:
+        _check_entry(expression, inputs)
     wanted = backward if isinstance(backward, (list, tuple)) else [backward] * len(entries)
+    wanted = [flag(value, "check: backward") for value in wanted]
     with exchange_folder() as folder:
         cases = [_case(expression, inputs, folder / str(n), gradients)
                  for n, ((expression, inputs), gradients) in enumerate(zip(entries, wanted, strict=True))]  # fmt: skip
@@ -115,6 +122,15 @@ def _both_rules(rows, table=None):
 # ---- from an expression to a case ----
 
 _RAISED = (Exception, SystemExit)  # what a user's code may raise; exit() in it must not end this process
+
+
+def _check_entry(expression, inputs):
+    if not isinstance(expression, str) and not callable(expression):
+        raise wrong("check: expression", "Python text such as 'F.gelu(x)', or a function", expression)
+    instance(inputs, Mapping, "check: inputs", "a mapping from names to values such as {'x': torch.ones(3)}")
+    for name in inputs:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise SortError(f"check: inputs: {shown(name)} is no name that a Python expression can use")
 
 
 def _case(expression, inputs, folder: Path, backward=False) -> TestCase:
@@ -236,6 +252,8 @@ def check_file(path, thresholds=None, reproduce=None) -> list[dict]:
     """
     entries = _read(path)
     table = None if thresholds is None else Table.read(thresholds)
+    if reproduce is not None:
+        writable(reproduce)  # before anything is run
     results, groups = {}, {}
     for number, entry in enumerate(entries):
         where = f"{path}: {entry['id']}"
@@ -267,27 +285,21 @@ _KEYS = {"id", "issue", "inputs", "call", "compare", "api", "reference", "candid
 
 
 def _read(path) -> list[dict]:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        entries = YAML(typ="safe", pure=True).load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SortError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    except YAMLError as error:
-        raise SortError(f"{path}: broken YAML: {str(error).strip().splitlines()[0]}") from None
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise SortError(f"{path}: must be a list of entries, each with id, inputs and call")
-    if not entries:
-        raise SortError(f"{path}: holds no entry")
+    entries, places = read_yaml(path, listed="entries, each with id, inputs and call"), {}
     for number, entry in enumerate(entries):
         where = f"{path}: {entry.get('id', f'entry {number + 1}')}"
         needed = {"id", "inputs"} | ({"call"} if entry.get("compare") != "values" else set())
+        for key in entry:  # before the missing ones: a misspelt key is often the reason why one is missing
+            if key not in _KEYS:
+                near = suggestion(key, _KEYS) or ";"
+                raise SortError(f"{where}: unknown key {key!r}{near} valid: {', '.join(sorted(_KEYS))}")
         for key in sorted(needed - set(entry)):
             raise SortError(f"{where}: key {key!r} is missing")
-        for key in entry:
-            if key not in _KEYS:
-                raise SortError(f"{where}: unknown key {key!r}; valid: {', '.join(sorted(_KEYS))}")
+        first = places.setdefault(str(entry["id"]), number)
+        if first != number:
+            raise SortError(f"{where}: entries {first + 1} and {number + 1} have this id; each needs one of its own")
+        if not isinstance(entry.get("call", ""), str):
+            raise SortError(f"{where}: call: must be a Python expression as text, not {entry['call']!r}")
         for rule, valid in (("paper", {"pass", "fail"}), ("evidence", {str(verdict) for verdict in Verdict})):
             if rule in entry and str(entry[rule]) not in valid:
                 raise SortError(f"{where}: {rule}: {entry[rule]!r} is no verdict; valid: {choices(valid, len(valid))}")

@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from sortlib.errors import SortError
+from sortlib.arguments import LARGEST_SEED, whole
+from sortlib.errors import SortError, choices
 from sortlib.runner import command as run_command
 
 _STUDIES = "Study file, or the name of a bundled one: quick, quick-uniform, paper, tiny."
@@ -89,14 +90,17 @@ def study(
     from sortlib.study import Study, load_config, with_methods
 
     plan = _planned(file, sweep, upto)
-    config = load_config(file or plan.study)
+    config = load_config(plan.study if plan else file)
     chosen = {k: v for k, v in {"reference": reference, "candidate": candidate}.items() if v}
     config = config.model_copy(update={"platforms": config.platforms.model_copy(update=chosen)})
     if seed is not None:
-        config = config.model_copy(update={"seed": seed})
+        config = config.model_copy(update={"seed": whole(seed, "--seed", 0, LARGEST_SEED)})
     folders = {"constraints": constraints, "programs": programs}
     folders = {name: str(folder.resolve()) for name, folder in folders.items() if folder}
     config = with_methods(config, method, {**folders, "model": model})
+    _used(config, {"--constraints": constraints, "--model": model, "--programs": programs})
+    if plan:
+        _fixed(plan, {"--reference": reference, "--candidate": candidate, "--seed": seed})
     if resource and not scheduler:
         raise SortError("--resource is for a cluster: give --scheduler too")
     if plan:
@@ -115,12 +119,36 @@ def study(
         finish(opened, notebooks, not quiet)
 
 
+_OF_METHOD = {"--constraints": "docter", "--model": "titanfuzz", "--programs": "titanfuzz"}
+
+
+def _used(config, given):
+    """Refuse an option of a method that is not among the study's."""
+    for option, value in given.items():
+        if value and _OF_METHOD[option] not in config.methods:
+            method, known = _OF_METHOD[option], choices(config.methods) or "none"
+            raise SortError(f"{option} is for {method}, which is not among the methods of this study ({known}); "
+                            f"give --method {method} too")  # fmt: skip
+
+
+_IN_GRID = {"--reference": "platforms.reference", "--candidate": "platforms.candidate", "--seed": "seed"}
+
+
+def _fixed(plan, given):
+    """Refuse an option for a setting that the points of a sweep set themselves."""
+    for option, value in given.items():
+        if value is not None and _IN_GRID[option] in plan.grid:
+            raise SortError(f"{option}: each point of the sweep {plan.name} sets {_IN_GRID[option]} itself")
+
+
 def _planned(file, sweep, upto):
     """The sweep that is asked for, if one is."""
     if sweep is None:
         if file is None:
             raise SortError(f"name a study, or a sweep with --sweep. {_STUDIES}")
         return None
+    if file is not None:
+        raise SortError(f"{file}: name a study or a sweep, not both; a sweep's file names its study (key 'study')")
     if upto != "tables":
         raise SortError("--upto is for a single study; a sweep runs every point to the end")
     from sortlib.sweep import load_sweep
@@ -175,9 +203,22 @@ def mine(
 
     graphs = mining_report.load_graphs(source)
     default = mining_report.settings_of(source)
+    for option, names in (("--include", include), ("--exclude", exclude)):
+        _known_apis(option, names or (), graphs)
     min_support, max_nodes = min_support or default["min_support"], max_nodes or default["max_nodes"]
     options = {"include": include or (), "exclude": exclude or (), "workers": workers}
     print(mining_report.text(graphs, min_support, max_nodes, keep, top, sweep, **options))
+
+
+def _known_apis(option, names, graphs):
+    """Refuse an API that none of the graphs calls: no pattern could hold it, and leaving it out leaves out nothing."""
+    from sortlib.config import suggestion
+
+    known = {node.api for graph in graphs for node in graph.nodes}
+    for name in names:
+        if name not in known:
+            raise SortError(f"mine: {option} {name}: none of the {len(graphs)} graphs calls it"
+                            f"{suggestion(name, known) or ';'} they call {choices(known, len(known))}")  # fmt: skip
 
 
 @app.command()

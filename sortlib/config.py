@@ -10,6 +10,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
+from sortlib.arguments import path as as_path
+from sortlib.arguments import shown
 from sortlib.errors import SortError, choices
 
 
@@ -53,19 +55,25 @@ def data_file(name_or_path, kind) -> Path:
     raise SortError(f"unknown {what} {text!r}: choose a YAML file or one of: {choices(names)}{suggestion(text, names)}")
 
 
-def read_yaml(path) -> dict:
-    """The mapping in a YAML file, read in safe mode (plain values only, no Python objects).
+def read_yaml(path, listed=""):
+    """The mapping in a YAML file, or the list of mappings, read in safe mode (plain values only, no Python objects).
+
+    Parameters
+    ----------
+    path : of the file.
+    listed : for a file whose top level is a list: what it lists, for the message, such as "entries with id".
 
     Raises
     ------
     SortError
-        The file cannot be read, is no valid YAML (with the line number), repeats a key, or is no mapping.
+        The file cannot be read, is no valid YAML (with the line number), repeats a key, or is no mapping, or no list of
+        at least one.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = as_path(path, "the file").read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise SortError(f"{path}: cannot be read: is no UTF-8 text") from None
     except OSError as error:
@@ -82,8 +90,14 @@ def read_yaml(path) -> dict:
     except ValueError as error:
         # The reader itself raises this for values such as the date 2020-13-45.
         raise SortError(f"{path}: broken YAML: {error}") from None
-    if not isinstance(raw, dict):
-        found = "is empty" if raw is None else f"holds a {type(raw).__name__}"
+    found = "is empty" if not raw and raw in (None, []) else f"holds a {type(raw).__name__}"
+    if listed:
+        if not isinstance(raw, list) or not raw:
+            raise SortError(f"{path}: {found}; must be a list of {listed}")
+        for number, item in enumerate(raw, 1):
+            if not isinstance(item, dict):
+                raise SortError(f"{path}: item {number} is {shown(item)}; must be a list of {listed}")
+    elif not isinstance(raw, dict):
         raise SortError(f"{path}: {found}; the top level must be keys and values")
     return raw
 
@@ -137,6 +151,7 @@ _WANTED = {
     "bool_type": "true or false",
     "dict_type": "keys and values",
     "float_parsing": "a number",
+    "finite_number": "a finite number",
     "float_type": "a number",
     "greater_than": "above {gt}",
     "greater_than_equal": "{ge} or more",

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sortlib import apis
+from sortlib.arguments import LARGEST_SEED, flag, instance, items, whole
 from sortlib.drawing import SAMPLERS
 from sortlib.errors import SortError, choices
 from sortlib.features import CallRecord, Opaque, TensorFeatures, encode, map_tensors
@@ -132,12 +133,17 @@ def generate(
     Raises
     ------
     SortError
-        An unknown sampler, or a number of cases below 1.
+        An unknown sampler, a number out of range, or lists of something else.
     """
     if sampler not in SAMPLERS:
         raise SortError(f"unknown sampler {sampler!r}; valid: {choices(SAMPLERS)}")
-    if per_pattern < 1:
-        raise SortError(f"per_pattern is {per_pattern}; it must be 1 or more")
+    whole(per_pattern, "generate: per_pattern", 1)
+    whole(seed, "generate: seed", 0, LARGEST_SEED)
+    if max_elements is not None:
+        whole(max_elements, "generate: max_elements", 1)
+    backward = flag(backward, "generate: backward")
+    patterns = items(patterns, Pattern, "generate: patterns", "see sl.mine")
+    graphs = items(graphs, ApiGraph, "generate: graphs", "those that the patterns were mined from")
     records, names = _told_apart(records, graphs)
     index = RecordIndex(records, max_elements)
     cases, skipped = CaseList(left_out=index.left_out), {}
@@ -159,6 +165,7 @@ def _told_apart(records, graphs):
     could not be told apart.
     """
     names = [graph.name for graph in graphs]
+    instance(records, list | tuple, "generate: records", "a list of CallRecord, or one such list for each graph")
     nested = len(records) > 0 and all(isinstance(item, (list, tuple)) for item in records)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice and not (nested and len(records) == len(graphs)):
@@ -167,7 +174,8 @@ def _told_apart(records, graphs):
     if twice:
         names = [f"{name}#{position}" for position, name in enumerate(names)]
         records = [[replace(r, graph=name) for r in part] for name, part in zip(names, records, strict=True)]
-    return [r for part in records for r in part] if nested else list(records), names
+    records = [r for part in records for r in part] if nested else records
+    return items(records, CallRecord, "generate: records", "sl.trace returns them beside the graph"), names
 
 
 # ---- the index of records ----

@@ -180,6 +180,9 @@ def findings(study):
     """
     import pandas as pd
 
+    from sortlib.study import opened
+
+    study = opened(study, "findings")
     rows = pd.concat([study.judged, study.judged_single], ignore_index=True)
     table = findings_of(rows[accuses(rows)].rename(columns={"evidence": "verdict"}))
     traits = _Traits(study) if len(table) else None

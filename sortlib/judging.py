@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from enum import StrEnum
 
+from sortlib.arguments import above_zero, instance
 from sortlib.errors import SortError, choices
 from sortlib.thresholds import (
     FEW,
@@ -72,11 +73,30 @@ def judge(outcomes, rule: str = "evidence", threshold: float = PAPER_THRESHOLD, 
     Raises
     ------
     SortError
-        An unknown rule.
+        An unknown rule, no outcomes or too few of their columns, or a threshold that is no number above 0.
     """
+    _check_outcomes(outcomes)
     verdicts = judge_rows(outcomes.to_dict("records"), rule, threshold, thresholds)
     judged = outcomes.assign(rule=rule, verdict=[v[0] for v in verdicts], reason=[v[1] for v in verdicts])
     return judged.assign(symptom=[v[2] for v in verdicts]) if rule == "paper" else judged
+
+
+# What every row holds, and every row of a call that both sides returned from: without it a verdict would be made up.
+_ALWAYS = ("api", "status", "side", "message")
+_MEASURED = ("local_max_abs", "local_differing")
+
+
+def _check_outcomes(outcomes):
+    import pandas as pd
+
+    instance(outcomes, pd.DataFrame, "judge: outcomes", "the DataFrame of sl.run")
+    if outcomes.empty:
+        return
+    returned = "status" in outcomes and (outcomes["status"] == "ok").any()
+    needed = [*_ALWAYS, *(_MEASURED if returned else ())]
+    lacking = [name for name in needed if name not in outcomes]
+    if lacking:
+        raise SortError(f"judge: outcomes lack the columns {', '.join(lacking)}; give the DataFrame of sl.run, whole")
 
 
 def judge_rows(rows, rule: str = "evidence", threshold: float = PAPER_THRESHOLD, thresholds=None) -> list[tuple]:
@@ -90,6 +110,9 @@ def judge_rows(rows, rule: str = "evidence", threshold: float = PAPER_THRESHOLD,
     rules = {"paper": _paper, "evidence": _evidence}
     if rule not in rules:
         raise SortError(f"unknown rule {rule!r}; valid: {choices(rules)}")
+    above_zero(threshold, "threshold")
+    if thresholds is not None:
+        instance(thresholds, Table, "thresholds", "a sortlib.thresholds.Table", "Table.read(FILE) reads one")
     table = thresholds or Table()
     return [rules[rule](_Row(row), threshold, table) for row in rows]
 

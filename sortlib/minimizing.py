@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from tqdm.auto import tqdm
 
+from sortlib.arguments import above_zero, instance
 from sortlib.errors import SortError
 from sortlib.generation import TestCase
 from sortlib.grouping import SIDES, Cause, cause_of
@@ -110,18 +111,22 @@ def minimize(study, case_id: str, *, seconds: float = 60, node: int | None = Non
     SortError
         No such case; it was not run; or the rule finds nothing in it.
     """
+    above_zero(seconds, "minimize: seconds", "number of seconds")
     case, target, pair = locate(study, case_id, node, rule)
     folder = study.path("findings", f"{case.id}-{target.node}-{rule}", "case").parent
     return minimize_case(case, target, *pair, seconds=seconds, timeout=study.config.timeout, folder=folder,
                          progress=progress)  # fmt: skip
 
 
-def locate(study, name, node=None, rule="evidence"):
-    """(case, target, (reference, candidate)) of a case or a finding of a study."""
+def locate(study, name, node=None, rule="evidence", what="minimize"):
+    """(case, target, (reference, candidate)) of a case or a finding of a study; ``what`` asks, for messages."""
     import pandas as pd
 
     from sortlib.grouping import findings
+    from sortlib.study import opened
 
+    study = opened(study, what)
+    instance(name, str, f"{what}: case_id", "the id of a case or a finding")
     if name not in {case.id for case in study.cases}:
         table = findings(study)
         found = table[table["finding"] == name]

@@ -14,6 +14,7 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from sortlib.apis import PAPER_APIS
+from sortlib.arguments import path as as_path
 from sortlib.baselines import stage as baselines
 from sortlib.baselines.single_api import is_single, single_api_patterns
 from sortlib.errors import SortError
@@ -57,7 +58,7 @@ def open_study(directory, upto: str = "tables", config=None, progress: bool = Tr
     upto : last stage that must be there, one of ``STAGES``.
     config : study file or bundled name; by default the directory's own name, so ``runs/quick`` is the study quick.
     """
-    directory = Path(directory)
+    directory = as_path(directory, "open_study: directory")
     if not (directory / "manifest.json").is_file():
         Study.create(load_config(config or directory.name), directory)
     return complete(Study(directory), upto, progress)

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from sortlib.arguments import flag
 from sortlib.errors import SortError, choices
 from sortlib.runner import launch
 from sortlib.runner.about import about
@@ -270,7 +271,7 @@ def platforms(*more: str, worth: bool = False, own: dict | None = None, progress
     import pandas as pd
 
     rows = listing(more, own)
-    if worth:
+    if flag(worth, "platforms: worth"):
         from sortlib.worth import measure
 
         found = measure([row["platform"] for row in rows if row["available"]], own, progress)

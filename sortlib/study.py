@@ -18,6 +18,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from sortlib.arguments import LARGEST_SEED, instance
+from sortlib.arguments import path as as_path
 from sortlib.config import data_file, read_yaml, validated
 from sortlib.errors import SortError
 from sortlib.generation import TestCase
@@ -29,6 +31,7 @@ from sortlib.thresholds import Table
 
 VERSION = 1
 _Count = Annotated[int, Field(ge=1, strict=True)]
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _BUDGET = ("inputs_per_api", "valid_per_api", "max_attempts_per_api")
 # A method of which fewer than one attempt in twenty is valid stops there; the lowest ratios of the paper's Table I
 # (0.00 % to 7.15 %) would otherwise take 14,000 attempts on an API, or no end.
@@ -135,8 +138,8 @@ class Baselines(_Part):
     model: str | None = None
     programs: str | None = None
     max_elements: _Count | None = None
-    timeout: Annotated[float, Field(gt=0)] = 10
-    memory: Annotated[float, Field(ge=1)] | None = None
+    timeout: _Positive = 10
+    memory: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
 
 
 class StudyConfig(_Part):
@@ -144,14 +147,14 @@ class StudyConfig(_Part):
 
     name: str
     zoo: str
-    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    seed: Annotated[int, Field(ge=0, le=LARGEST_SEED, strict=True)] = 0
     mining: Mining = Mining()
     generation: Generation = Generation()
     platforms: Platforms = Platforms()
     methods: tuple[_Method, ...] = ("single-api",)
     baselines: Baselines = Baselines()
-    timeout: Annotated[float, Field(gt=0)] = 60
-    threshold: Annotated[float, Field(gt=0)] = 1e-3
+    timeout: _Positive = 60
+    threshold: _Positive = 1e-3
     thresholds: str | None = None
 
     @property
@@ -212,6 +215,18 @@ def with_methods(config: StudyConfig, methods=None, options=None) -> StudyConfig
     return validated(StudyConfig, raw, "methods")
 
 
+def opened(study, what) -> Study:
+    """The study given to a function.
+
+    Raises
+    ------
+    SortError
+        It is none; where it is the path of one, says how to open it.
+    """
+    hint = f"open it first: sl.Study({str(study)!r})" if isinstance(study, str | Path) else ""
+    return instance(study, Study, f"{what}: study", "an open Study", hint)
+
+
 def fingerprint(*parts) -> str:
     """A short hash of JSON-like values."""
     text = json.dumps(parts, sort_keys=True, default=str)
@@ -237,7 +252,7 @@ class Study:
     """
 
     def __init__(self, directory):
-        self.directory = Path(directory)
+        self.directory = as_path(directory, "Study: directory")
         manifest = self.directory / "manifest.json"
         if not manifest.is_file():
             raise SortError(f"{self.directory}: no study there (manifest.json is missing); make one with "
@@ -247,9 +262,19 @@ class Study:
             version = self.manifest["version"]
             self.config = validated(StudyConfig, self.manifest["config"], manifest)
         except (ValueError, KeyError, TypeError):  # no text, no JSON, or other keys
-            raise SortError(f"{manifest}: no valid manifest of a study") from None
+            raise self._no_manifest("no valid manifest of a study") from None
+        except SortError as error:
+            raise self._no_manifest(str(error).removeprefix(f"{manifest}: ")) from None
+        except OSError as error:
+            raise self._no_manifest(f"cannot be read: {error.strerror or error}") from None
         if version != VERSION:
             raise SortError(f"{manifest}: written in version {version}; this sortlib reads {VERSION}")
+
+    def _no_manifest(self, problem) -> SortError:
+        """What is wrong with the manifest, and the way out: outcomes are found again by what they were made from."""
+        file = self.directory / "manifest.json"
+        return SortError(f"{file}: {problem}; delete this file and make the study again with 'sortlib study FILE --out "
+                         f"{self.directory}', which keeps what was run")  # fmt: skip
 
     @classmethod
     def create(cls, config: StudyConfig, directory) -> Study:

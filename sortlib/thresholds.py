@@ -208,19 +208,9 @@ class Table:
         SortError
             The file cannot be read, or a row is wrong: says where and what is valid.
         """
-        from pathlib import Path
+        from sortlib.config import read_yaml  # pydantic is missing on a machine that only compares
 
-        from ruamel.yaml import YAML
-        from ruamel.yaml.error import YAMLError
-
-        try:
-            rows = YAML(typ="safe", pure=True).load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise SortError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-        except YAMLError as error:
-            raise SortError(f"{path}: broken YAML: {str(error).strip().splitlines()[0]}") from None
-        if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-            raise SortError(f"{path}: must be a list of rows such as {{api: gelu, bounds: 2, source: a measurement}}")
+        rows = read_yaml(path, listed="rows such as {api: gelu, bounds: 2, source: a measurement}")
         for number, row in enumerate(rows, 1):
             _check(row, f"{path}: row {number}")
         return cls(tuple(rows))

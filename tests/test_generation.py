@@ -284,7 +284,7 @@ def test_records_of_other_graphs_are_named_as_the_reason():
     "options, message",
     [
         ({"sampler": "gauss"}, "unknown sampler 'gauss'; valid: "),
-        ({"per_pattern": 0}, "per_pattern is 0; it must be 1 or more"),
+        ({"per_pattern": 0}, "generate: per_pattern must be a whole number from 1 on, not 0"),
     ],
 )
 def test_mistakes_get_one_line(options, message):

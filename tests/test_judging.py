@@ -430,13 +430,17 @@ def test_the_command_line_checks_a_file(tmp_path):
     "text, message",
     [
         ("- {id: a}", "cases.yaml: a: key 'call' is missing"),
+        ("- {id: a, inputs: {}, cal: x}", "cases.yaml: a: unknown key 'cal'; did you mean 'call'? valid: api"),
+        ("- {id: a, inputs: {}, call: x}\n" * 2, "cases.yaml: a: entries 1 and 2 have this id"),
+        ("- {id: a, inputs: {}, call: 5}", "cases.yaml: a: call: must be a Python expression as text, not 5"),
+        ("- 5", "cases.yaml: item 1 is 5; must be a list of entries"),
         ("- {id: a, inputs: {}, call: x, colour: red}", "cases.yaml: a: unknown key 'colour'; valid: api, backward"),
-        ("id: a", "cases.yaml: must be a list of entries"),
-        ("[]", "cases.yaml: holds no entry"),
+        ("id: a", "cases.yaml: holds a dict; must be a list of entries"),
+        ("[]", "cases.yaml: is empty; must be a list of entries"),
         ("- {id: a, inputs: {x: exit(3)}, call: x}", "cases.yaml: a: input 'x': SystemExit: 3"),
         ("- {id: a, inputs: {x: np.nothing}, call: x}", "cases.yaml: a: input 'x': AttributeError"),
         ("- {id: a, inputs: {x: 'np.ones(2)'}, compare: values}", "cases.yaml: a: 'compare: values' needs two inputs"),
-        ("- [", "cases.yaml: broken YAML"),
+        ("- [", "cases.yaml, line 1: broken YAML"),
     ],
 )
 def test_mistakes_in_a_file_get_one_line(tmp_path, monkeypatch, text, message):

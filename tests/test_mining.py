@@ -264,7 +264,7 @@ def test_an_empty_result_says_why(graphs, options, note):
     "graphs, options, message",
     [
         (CHAIN, {}, "graphs must be a list of ApiGraph, not a single one"),
-        ([CHAIN, "chain"], {}, r"graphs\[1\] is a str, not an ApiGraph"),
+        ([CHAIN, "chain"], {}, r"graphs\[1\] must be an ApiGraph, not 'chain'"),
         ([CHAIN], {"min_support": 0}, "min_support is 0; it must be a whole number of at least 1"),
         ([CHAIN], {"min_support": 2.5}, "min_support is 2.5"),
         ([CHAIN], {"max_nodes": 1}, "max_nodes is 1; it must be a whole number from 2 to 15"),

@@ -22,5 +22,6 @@ def explore(study, pattern_id: str = "", case_id: str = ""):
         No such pattern or case.
     """
     from sortlib.explorer.widget import Explorer
+    from sortlib.study import opened
 
-    return Explorer(study, pattern_id, case_id)
+    return Explorer(opened(study, "explore"), pattern_id, case_id)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sortlib.arguments import items
 from sortlib.errors import SortError, choices
 from sortlib.graph import ApiGraph, Edge, Embedding, Pattern
 from sortlib.mining.canonical import MAX_NODES, NO_EDGE, canonical, pattern_id
@@ -193,11 +194,7 @@ def mine(
 def _checked(graphs, min_support, min_nodes, max_nodes, keep, embeddings, workers):
     if isinstance(graphs, ApiGraph):
         raise SortError("mine: graphs must be a list of ApiGraph, not a single one: mine([graph], min_support=1)")
-    graphs = list(graphs)
-    for place, graph in enumerate(graphs):
-        if not isinstance(graph, ApiGraph):
-            kind = type(graph).__name__
-            raise SortError(f"mine: graphs[{place}] is a {kind}, not an ApiGraph (see ApiGraph.from_edges)")
+    graphs = items(graphs, ApiGraph, "mine: graphs", "see sl.trace and ApiGraph.from_edges")
     for name, value, low, high in [
         ("min_support", min_support, 1, None),
         ("max_nodes", max_nodes, 2, MAX_NODES),

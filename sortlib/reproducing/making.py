@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
+from sortlib.arguments import above_zero
 from sortlib.errors import SortError
 from sortlib.grouping import SIDES, finding_id
 from sortlib.judging import Verdict
@@ -75,7 +76,8 @@ def reproduce(study, case_id: str, path=None, *, minimize: bool = False, seconds
     SortError
         No such case; the rule finds nothing in it; its inputs are too large for a script; no file can be written.
     """
-    case, target, pair = locate(study, case_id, node, rule)
+    above_zero(seconds, "reproduce: seconds", "number of seconds")
+    case, target, pair = locate(study, case_id, node, rule, "reproduce")
     name = identity(target)
     path = Path(path) if path else study.path("findings", f"{name}.py")
     folder = study.path("findings", f"{case.id}-{target.node}-{rule}", "case").parent

@@ -7,12 +7,12 @@ without it.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import islice
 
+from sortlib.arguments import above_zero, items
 from sortlib.errors import SortError
 from sortlib.generation import TestCase
 from sortlib.platform import Platform, require, worker_threads
@@ -21,6 +21,19 @@ from sortlib.runner.progress import Progress
 from sortlib.runner.transport import Room, claim, exchange_folder, memory_dir, release
 
 _UNREACHED = {"status": "unreached", "side": "", "message": "an earlier call gave no result"}
+# What a row of a call holds where both sides returned; a run without any case has these columns too.
+_FEATURES = ("minimum", "maximum", "mean", "std", "zeros", "nan", "posinf", "neginf", "quantiles", "dtype", "shape")
+_ERRORS = ("error", "rms", "ratio", "own_ratio", "worst_case_ratio")
+_DIFFERENCES = ("max_abs", "max_rel", "differing", "bits", "scale_ulp", "one_sided")
+COLUMNS = [
+    "case", "pattern", "node", "api", "target", "reference", "candidate", "model", "sample", "call", "module_path",
+    "source", "random", "entry", "unconfirmed", "incoming", "seconds_reference", "seconds_candidate",
+    *(f"{side}_{name}" for side in ("reference", "candidate") for name in (*_FEATURES, *_ERRORS)), "nan_inputs",
+    "inf_inputs", "by_order", "truth_missing", "second_opinion", "shared", "family",
+    *(f"{part}_{name}" for part in ("local", "propagated") for name in _DIFFERENCES), "propagated_broken",
+    "truth_finite_lost", "truth_nan_wrong", "truth_nan_missing", "worst_output", "samples", "partial",
+    "rounded_inputs", "status", "side", "message", "lowered",
+]  # fmt: skip
 # Cases whose reference outputs may wait for the candidate, so that neither side waits for a long case of the other.
 AHEAD = 16
 WAITING_BYTES = 1 << 28  # of memory for these outputs, after which the reference waits
@@ -57,23 +70,24 @@ def run(
     Raises
     ------
     SortError
-        A platform is unknown or missing here, or the timeout is not above 0.
+        No list of cases; a platform is unknown or missing here; or the timeout is not above 0.
     """
     import pandas as pd
 
+    cases = items(cases, TestCase, "run: cases", "see sl.generate")
     reference, candidate = require(reference), require(candidate)
     found = {}
     with Progress(len(cases), label=f"{reference.name} against {candidate.name}", shown=progress) as bar:
         for case, rows in campaign(cases, reference, candidate, timeout, executor):
             found[case.id] = rows
             bar.add(rows)
-    return pd.DataFrame([row for case in cases for row in found[case.id]])
+    rows = [row for case in cases for row in found[case.id]]
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=COLUMNS)
 
 
 def check_timeout(timeout):
     """Refuse what is no number of seconds above 0 with a ``SortError``."""
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
-        raise SortError(f"timeout: must be a number of seconds above 0, not {timeout!r}")
+    above_zero(timeout, "timeout:", "number of seconds")
 
 
 def campaign(cases, reference, candidate, timeout=60, executor=None, versions=None) -> Iterator[tuple[TestCase, list]]:

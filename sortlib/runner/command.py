@@ -68,6 +68,9 @@ def _parser():
 def _save(given):
     if not given.study:
         raise SortError("run --save: which study? give its directory, a study file or the name of a bundled one")
+    for option, value in (("--candidate", given.candidate), ("--import", given.imports), ("--out", given.out)):
+        if value:
+            raise SortError(f"run --save: {option} is for --against; a bundle holds the reference's side alone")
     try:
         from sortlib.pipeline import study_with_cases
     except ModuleNotFoundError as error:
@@ -92,6 +95,8 @@ def _against(given):
 
     if given.study or given.reference:
         raise SortError("run --against: the study and the reference are those of the bundle; give only --candidate")
+    if given.lowered:
+        raise SortError("run --against: --lowered is for --save; the bundle says whether it holds such bounds")
     if not given.candidate:
         raise SortError("run --against: which platform? give --candidate, for example --candidate cuda")
     candidate = parse(given.candidate) if not given.imports else given.candidate

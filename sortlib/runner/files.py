@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tempfile
 from pathlib import Path
 
 from sortlib.errors import SortError
@@ -140,6 +141,26 @@ def replacing(path, kept=""):
     finally:
         with contextlib.suppress(OSError):
             new.unlink()
+
+
+def writable(folder) -> Path:
+    """A folder made where it is missing, into which files can be written: asked before the work, not after it.
+
+    Raises
+    ------
+    SortError
+        It cannot be made, is a file, or takes no file.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except FileExistsError:
+        raise SortError(f"{folder}: is a file; a folder is needed there") from None
+    except OSError as error:
+        raise SortError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    return folder
 
 
 def write_whole(path, data: bytes):
