@@ -37,7 +37,13 @@ from sortlib.thresholds import Table
 
 
 def check(
-    expression, inputs, reference="cpu", candidate="cpu:baseline", timeout: float = 60, backward=False, thresholds=None
+    expression,
+    inputs=None,
+    reference="cpu",
+    candidate="cpu:baseline",
+    timeout: float = 60,
+    backward=False,
+    thresholds=None,
 ):
     """Run one expression on two platforms and judge every API call in it.
 
@@ -45,7 +51,7 @@ def check(
     ----------
     expression : Python text such as ``"F.gelu(x)"``, evaluated with ``torch``, ``F``, ``np`` and the inputs in scope;
         or a function that takes the inputs by name.
-    inputs : name -> NumPy array, tensor or plain value.
+    inputs : name -> NumPy array, tensor or plain value; at least one.
     reference, candidate : platforms, as in ``sl.run``.
     timeout : seconds on one platform.
     backward : also run each call's backward pass, from an upstream gradient drawn for it, and judge the gradient of
@@ -127,6 +133,9 @@ _RAISED = (Exception, SystemExit)  # what a user's code may raise; exit() in it 
 def _check_entry(expression, inputs):
     if not isinstance(expression, str) and not callable(expression):
         raise wrong("check: expression", "Python text such as 'F.gelu(x)', or a function", expression)
+    if not inputs and (inputs is None or isinstance(inputs, Mapping)):
+        raise SortError("check: inputs: give the values that the expression names, such as {'x': torch.ones(3)}; calls "
+                        "that depend on no input are not compared")  # fmt: skip
     instance(inputs, Mapping, "check: inputs", "a mapping from names to values such as {'x': torch.ones(3)}")
     for name in inputs:
         if not isinstance(name, str) or not name.isidentifier():

@@ -176,9 +176,11 @@ def finish(opened, notebooks, progress):
     for method, facts in opened.stage("baselines").get("methods", {}).items():
         if facts["missing"]:
             print(f"Not compared: {method} needs {facts['missing']}")
+    heading = "The most interesting findings:"
     if set(judged["evidence"]) <= {"identical", "rounding", "amplified"}:
         print("No call differs by more than rounding explains.")
-    print("\nThe most interesting findings:")
+        heading = "The largest differences, none of which is a finding:"
+    print(f"\n{heading}")
     for place, row in enumerate(opened.findings.head(5).to_dict("records"), 1):
         print(f"{place}. {row['verdict']} {row['api']} ({row['calls']} calls, {row['reference']} against "
               f"{row['candidate']}), worst in case {row['worst_case']}: {row['reason']}")  # fmt: skip

@@ -6,11 +6,13 @@ starts worker processes of its own on the machine where it runs, so a crash or a
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 
 from sortlib.errors import SortError, choices
 
-_PATIENCE = "10s"  # for a scheduler to answer
+_PATIENCE = 10  # seconds for a scheduler to answer
 
 
 @contextlib.contextmanager
@@ -33,13 +35,27 @@ def connect(scheduler: str, resources: dict[str, float] | None = None):
     except ModuleNotFoundError:
         raise SortError("a cluster needs Dask: pip install 'dask[distributed]' (the extra [cluster])") from None
     try:
+        # Asked first: a client waits for ever for a server that is no scheduler, and one without a scheduler complains
+        # of itself when it is collected. In a thread, since a notebook's own event loop is running.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, _identity(scheduler)).result()
         client = Client(scheduler, timeout=_PATIENCE, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
-        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        text = (str(error).strip().splitlines() or [f"nothing came back in {_PATIENCE} s"])[0]
         raise SortError(f"scheduler {scheduler}: no Dask scheduler answers there: {text}") from None
     with client:
         _check(client, scheduler, resources or {})
         yield client.get_executor(pure=False, **({"resources": resources} if resources else {}))
+
+
+async def _identity(scheduler):
+    from distributed.core import rpc
+
+    async def ask():
+        async with rpc(scheduler, timeout=_PATIENCE) as answering:
+            return await answering.identity()
+
+    return await asyncio.wait_for(ask(), _PATIENCE)
 
 
 def resources_of(texts) -> dict[str, float]:

@@ -84,6 +84,7 @@ def judge(outcomes, rule: str = "evidence", threshold: float = PAPER_THRESHOLD, 
 # What every row holds, and every row of a call that both sides returned from: without it a verdict would be made up.
 _ALWAYS = ("api", "status", "side", "message")
 _MEASURED = ("local_max_abs", "local_differing")
+_STATUSES = ("ok", "mismatch", "exception", "crash", "timeout", "unreached")
 
 
 def _check_outcomes(outcomes):
@@ -97,6 +98,9 @@ def _check_outcomes(outcomes):
     lacking = [name for name in needed if name not in outcomes]
     if lacking:
         raise SortError(f"judge: outcomes lack the columns {', '.join(lacking)}; give the DataFrame of sl.run, whole")
+    for row, status in zip(outcomes.index, outcomes["status"], strict=True):
+        if status not in _STATUSES:
+            raise SortError(f"judge: outcomes: row {row}: unknown status {status!r}; valid: {choices(_STATUSES)}")
 
 
 def judge_rows(rows, rule: str = "evidence", threshold: float = PAPER_THRESHOLD, thresholds=None) -> list[tuple]:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 import torch
 
+from sortlib.arguments import wrong
 from sortlib.errors import SortError
 from sortlib.features import CallRecord
 from sortlib.graph import ApiGraph
@@ -98,6 +99,8 @@ class Tracer:
 
     def run(self, model, *args, **kwargs) -> tuple[ApiGraph, list[CallRecord]]:
         """See ``trace``."""
+        if not callable(model):
+            raise wrong("trace: model", "a torch.nn.Module or a function, and its inputs after it", model)
         name = self.name or (getattr(model, "__name__", None) or type(model).__name__)
         modules = list(model.named_modules()) if isinstance(model, torch.nn.Module) else []
         added = [_own_attributes(module) for _, module in modules]

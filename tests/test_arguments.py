@@ -1,5 +1,6 @@
 """Mistakes in what the public functions and commands are given: one line each, before anything is run."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from sortlib import cli
 from sortlib.checking import check_file
 from sortlib.errors import SortError
 from sortlib.graph import ApiGraph
+from sortlib.reproducing.checked import file_name
 from sortlib.runner import command
 from sortlib.runner.campaign import COLUMNS
 from sortlib.study import Study, load_config
@@ -45,7 +47,11 @@ GRAPH = ApiGraph.from_edges(["relu", "conv2d"], [(0, 1, "input")])
         (lambda: sl.judge(pd.DataFrame({"a": [1]})), "judge: outcomes lack the columns api, status, side"),
         (lambda: sl.judge(pd.DataFrame(), threshold=float("nan")), "threshold must be a number above 0, not nan"),
         (lambda: sl.check(None, X), "check: expression must be Python text"),
-        (lambda: sl.check("F.gelu(x)", None), "check: inputs must be a mapping"),
+        (lambda: sl.check("F.gelu(x)"), "check: inputs: give the values that the expression names, such as {'x': "),
+        (lambda: sl.check("F.gelu(x)", {}), "check: inputs: give the values that the expression names"),
+        (lambda: sl.check("F.gelu(x)", 3), "check: inputs must be a mapping"),
+        (lambda: sl.trace(None), "trace: model must be a torch.nn.Module or a function, and its inputs after it, not"),
+        (lambda: sl.trace(np.ones(2), None), "trace: model must be a torch.nn.Module or a function"),
         (lambda: sl.check("F.gelu(x)", X, backward="no"), "check: backward must be True or False, not 'no'"),
         (lambda: sl.check("F.gelu(x)", X, thresholds=5), "the file must be a path, not 5"),
         (lambda: sl.platforms(worth="no"), "platforms: worth must be True or False, not 'no'"),
@@ -55,6 +61,18 @@ def test_a_wrong_argument_is_one_line(call, said):
     with pytest.raises(SortError) as error:
         call()
     assert str(error.value).startswith(said) and "\n" not in str(error.value)
+
+
+def test_a_status_that_is_none_is_named(tiny_study):
+    outcomes = tiny_study.outcomes.head(2).assign(status=["ok", "fine"])
+    with pytest.raises(SortError, match=f"judge: outcomes: row {outcomes.index[1]}: unknown status 'fine'; valid: "):
+        sl.judge(outcomes)
+
+
+def test_entries_with_like_ids_get_scripts_of_their_own():
+    assert file_name("gelu.bf16_1-a") == "gelu.bf16_1-a"
+    names = {file_name(text) for text in ("gelu x", "gelu/x", "gelu-x", "gelu(x")}
+    assert len(names) == 4 and all(re.fullmatch(r"gelu-x(-[0-9a-f]{8})?", name) for name in names)
 
 
 def test_no_case_gives_the_usual_columns(tiny_study):

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import faulty_backend as fault
 import pandas as pd
@@ -151,16 +152,31 @@ def test_a_lost_machine_is_one_line():
         assert busy.exception() is not None
 
 
+def test_an_address_that_is_none_leaves_no_traceback(tmp_path):
+    """Dask's client, once made, complains of itself 20 s later."""
+    found = subprocess.run([sys.executable, "-m", "sortlib", "study", "tiny", "--scheduler", "8786",
+                            "--out", tmp_path / "run", "--quiet"],
+                           capture_output=True, text=True)  # fmt: skip
+    assert found.returncode == 2
+    assert found.stderr.strip() == ("sortlib: scheduler 8786: no Dask scheduler answers there: "
+                                    "missing port number in address '8786'")  # fmt: skip
+
+
 def test_mistakes_about_a_cluster_are_one_line(cluster, monkeypatch):
     def opened(*arguments):
         with connect(*arguments):
             pass
 
-    monkeypatch.setattr("sortlib.cluster._PATIENCE", "2s")
+    monkeypatch.setattr("sortlib.cluster._PATIENCE", 2)
     started = time.monotonic()
     one_line(lambda: opened("tcp://127.0.0.1:9"), "tcp://127.0.0.1:9", "no Dask scheduler answers")
     assert time.monotonic() - started < 60
     one_line(lambda: opened("nonsense://x"), "nonsense://x")
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:  # a server, but no scheduler
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        address = f"tcp://127.0.0.1:{other.server_port}"
+        one_line(lambda: opened(address), address, "no Dask scheduler answers")
+        other.shutdown()
     one_line(lambda: opened(cluster.scheduler_address, {"GPU": 2}), "no worker offers GPU=2", "GPU=1")
     one_line(lambda: opened(cluster.scheduler_address, {"TPU": 1}), "no worker offers TPU=1")
     for text in ("GPU", "GPU=", "=1", "GPU=0", "GPU=many", "GPU=nan"):

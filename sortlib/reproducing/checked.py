@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -19,6 +20,12 @@ def accused(frame) -> bool:
     return bool(accuses(frame).any())
 
 
+def file_name(identity: str) -> str:
+    """An entry's id as the name of a file; where characters had to go, a hash keeps ids apart that are equal now."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", identity)
+    return plain if plain == identity else f"{plain}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
+
+
 def reproduce_checked(case_of, name, frame, pair, folder, table=None, progress=True) -> Reproducer:
     """Write the script and the issue text of one checked expression.
 
@@ -32,7 +39,7 @@ def reproduce_checked(case_of, name, frame, pair, folder, table=None, progress=T
     table : ``thresholds.Table`` that the expression was judged by.
     """
     target = target_of(frame.to_dict("records"), what=str(name), table=table)
-    path = Path(folder) / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', str(name))}.py"
+    path = Path(folder) / f"{file_name(str(name))}.py"
     with exchange_folder() as values:
         shrink = {"seconds": SECONDS, "folder": values / "smallest"}
         return reproduce_case(case_of(values / "given"), target, *pair, path, shrink=shrink, progress=progress)
