@@ -712,6 +712,17 @@ def test_an_error_that_the_model_catches_leaves_the_module_path_right():
     assert [(node.api, node.module_path) for node in graph.nodes] == [("linear", "good"), ("add", "")]
 
 
+def test_calls_of_a_modules_own_hooks():
+    """PyTorch runs a pre-hook before ``forward`` and a hook on what it returned, when the module has ended."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    model[0].register_forward_pre_hook(lambda module, inputs: (torch.sigmoid(inputs[0]),))
+    model[0].register_forward_hook(lambda module, inputs, output: torch.tanh(output))
+    graph, _ = trace(model, X)
+    assert [(node.api, node.module_path) for node in graph.nodes] == [
+        ("sigmoid", "0"), ("linear", "0"), ("tanh", ""), ("relu", "1"),
+    ]  # fmt: skip
+
+
 def test_nan_and_infinity_in_records_are_data():
     x = torch.tensor([[float("nan"), float("inf"), -float("inf"), 1.0]])
     _, records = trace(lambda x: x.relu() / 0, x)
