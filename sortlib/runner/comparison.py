@@ -154,9 +154,9 @@ class Comparison:
     def _overflows(self, node, given, judged, arrays, seed):
         """Whether every element of a gradient that is not finite though float64 is comes of a result that is infinite,
         or of a derivative that leaves the dtype's range before the upstream gradient makes it smaller."""
-        count = backward.count(node, self._arguments(node))
-        arguments = self._on_cpu(bounds.widen(self._arguments(node)))
-        slopes = bounds.outputs_in_double(self._plain(), {**node, "upstream": "ones"}, arguments, seed)
+        arguments = self._arguments(node)
+        count, wide = backward.count(node, arguments), self._on_cpu(bounds.widen(arguments))
+        slopes = bounds.outputs_in_double(self._plain(), {**node, "upstream": "ones"}, wide, seed)
         if slopes is None or len(slopes) != len(judged):
             return False
         infinite = any(np.isinf(array).any() for array in arrays[:-count] if array.dtype.kind in "fc")

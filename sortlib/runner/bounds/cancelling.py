@@ -48,15 +48,13 @@ def _centred(api, given):
     The standard deviation itself is off by u times the mean over it. None where the statistics are given.
     """
     tensor, weight = given["input"].double(), given.get("weight")
-    rows = _rows(api, given, tensor)
-    if rows is None or not rows.numel():
+    groups = _groups(api, given, tensor)
+    if groups is None or not tensor.numel():
         return None
-    mean = rows.mean(-1, keepdim=True) if api != "rms_norm" else torch.zeros_like(rows[..., :1])
-    spread = ((rows - mean).square().mean(-1, keepdim=True) + (given.get("eps") or 0.0)).sqrt()
-    size = ((1 + mean.abs() / spread) / spread).expand(rows.shape)
-    size = (
-        size.reshape(tensor.transpose(0, 1).shape).transpose(0, 1) if api == "batch_norm" else size.reshape_as(tensor)
-    )
+    grouped, dims = groups
+    mean = torch.zeros(()).double() if api == "rms_norm" else grouped.mean(dims, keepdim=True)
+    spread = ((grouped - mean).square().mean(dims, keepdim=True) + (given.get("eps") or 0.0)).sqrt()
+    size = ((1 + mean.abs() / spread) / spread).expand(grouped.shape).reshape_as(tensor)
     if not isinstance(weight, torch.Tensor):
         return 2 * size
     weight = weight.double().abs()
@@ -64,12 +62,13 @@ def _centred(api, given):
     return size * (scale + rms(weight))
 
 
-def _rows(api, given, tensor):
-    """The input with the elements that are normalised together as its last dimension, or None."""
+def _groups(api, given, tensor):
+    """The input, shaped so that elements are normalised together over whole dimensions, and these; or None."""
+    every = range(tensor.dim())
     if api in ("layer_norm", "rms_norm"):
-        return tensor.flatten(tensor.dim() - len(given["normalized_shape"]))
+        return tensor, tuple(every[-len(given["normalized_shape"]) :])
     if api == "group_norm":
-        return tensor.reshape(tensor.shape[0], given["num_groups"], -1)
+        return tensor.reshape(tensor.shape[0], given["num_groups"], -1), (2,)
     if api == "instance_norm":
-        return tensor.flatten(2) if given.get("use_input_stats", True) else None
-    return tensor.transpose(0, 1).flatten(1) if given.get("training") is True else None
+        return (tensor, tuple(every[2:])) if given.get("use_input_stats", True) else None
+    return (tensor, (0, *every[2:])) if given.get("training") is True else None

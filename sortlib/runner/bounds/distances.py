@@ -31,9 +31,8 @@ def of_gradients(arguments, output, upstream) -> dict:
     points = _multiplied(arguments)
     if points is None:
         return {}
-    left, right = (tensor.double() for tensor in points)
-    unit = unit_roundoff(narrowest(arguments))
-    apart = _apart(left, right, output, unit)
+    left, right, unit = points
+    apart = _apart(*points, output)
     if apart is None or left.shape[:-2] != right.shape[:-2]:
         return {}
     smallest = torch.finfo(torch.float64).tiny
@@ -60,14 +59,14 @@ def widened(limit, arguments, output):
     points = _multiplied(arguments)
     if limit is None or points is None:
         return limit
-    apart = _apart(*(tensor.double() for tensor in points), output, unit_roundoff(narrowest(arguments)))
+    apart = _apart(*points, output)
     if apart is None:
         return limit
     terms = (*limit.own[:2], 1.0)
     return replace(limit, total=terms, own=terms, extra=apart)
 
 
-def _apart(left, right, output, unit):
+def _apart(left, right, unit, output):
     """What multiplying the matrices of two sets of points puts each distance off by, in u; None for other shapes."""
     factor = thresholds.SUM_FACTOR * math.sqrt(left.shape[-1] + 2)
     norms = left.square().sum(-1).unsqueeze(-1) + right.square().sum(-1).unsqueeze(-2)
@@ -80,11 +79,13 @@ def _apart(left, right, output, unit):
 
 
 def _multiplied(arguments):
-    """Both sets of points, or None where distances are computed point by point."""
+    """Both sets of points in float64 and u of what they were, or None where distances are computed point by point."""
     given = {a.name: a.value for a in arguments}
     points = [given.get(name) for name in ("x1", "x2")]
     if given.get("p", 2.0) != 2 or not all(isinstance(t, torch.Tensor) and t.dim() > 1 for t in points):
         return None
     mode = _MODES.get(given.get("compute_mode"), 0)
     many = max(tensor.shape[-2] for tensor in points) > _MANY
-    return points if mode == 1 or (mode == 0 and many) else None
+    if mode == 2 or (mode == 0 and not many):
+        return None
+    return points[0].double(), points[1].double(), unit_roundoff(narrowest(arguments))
