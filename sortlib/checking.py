@@ -81,14 +81,28 @@ def check_many(
     """
     table = thresholds if thresholds is None or isinstance(thresholds, Table) else Table.read(thresholds)
     entries = list(entries)
-    for expression, inputs in entries:
-        _check_entry(expression, inputs)
     wanted = backward if isinstance(backward, (list, tuple)) else [backward] * len(entries)
     wanted = [flag(value, "check: backward") for value in wanted]
+    for expression, inputs in entries:
+        _check_entry(expression, inputs)
     with exchange_folder() as folder:
-        cases = [_case(expression, inputs, folder / str(n), gradients)
-                 for n, ((expression, inputs), gradients) in enumerate(zip(entries, wanted, strict=True))]  # fmt: skip
+        cases = _cases(entries, wanted, folder)
+        for case in cases:
+            if isinstance(case, SortError):
+                raise case
         return [_both_rules(rows, table) for _, rows in campaign(cases, reference, candidate, timeout)]
+
+
+def _cases(entries, backward, folder) -> list:
+    """A case for each entry, or the ``SortError`` that says why there is none."""
+    made = []
+    for number, ((expression, inputs), gradients) in enumerate(zip(entries, backward, strict=True)):
+        try:
+            _check_entry(expression, inputs)
+            made.append(_case(expression, inputs, folder / str(number), gradients))
+        except SortError as error:
+            made.append(error)
+    return made
 
 
 def compare_values(reference, candidate, api: str = ""):
@@ -156,7 +170,7 @@ def _case(expression, inputs, folder: Path, backward=False) -> TestCase:
     except _RAISED as error:
         # A call that raises is an outcome, unless no call was reached.
         if not capture.raised:
-            message = (str(error).splitlines() or [""])[0]
+            message = error.msg if isinstance(error, SyntaxError) else (str(error).splitlines() or [""])[0]
             raise SortError(f"{text}: {type(error).__name__}: {message}") from None
     if not capture.nodes:
         raise SortError(f"{text}: calls no PyTorch API on its inputs ({', '.join(values) or 'none given'})")
@@ -256,7 +270,8 @@ def check_file(path, thresholds=None, reproduce=None) -> list[dict]:
     -------
     list of dict
         For each entry ``id``, ``paper``, ``evidence`` and ``reason`` of its most serious call, ``expected`` and
-        ``ok`` (None where nothing was expected or the entry was skipped), ``skipped`` (why) and ``calls``. With
+        ``ok`` (None where nothing was expected or the entry was skipped, false where its expression fails),
+        ``skipped`` and ``error`` (why it was not judged) and ``calls``. With
         ``reproduce``, a folder, an entry that accuses a platform also has ``script`` and ``reproducer`` (its state).
     """
     entries = _read(path)
@@ -277,16 +292,26 @@ def check_file(path, thresholds=None, reproduce=None) -> list[dict]:
             results[number] = _result(entry, None, missing)
         else:
             groups.setdefault(pair, []).append((number, entry["call"], values, entry.get("backward", False)))
-    for (reference, candidate), members in groups.items():
-        calls, backward = [(call, values) for _, call, values, _ in members], [member[-1] for member in members]
-        found = check_many(calls, reference, candidate, backward=backward, thresholds=table)
-        for (number, call, values, gradients), frame in zip(members, found, strict=True):
+    for pair, members in groups.items():
+        for (number, call, values, gradients), frame in zip(members, _frames(members, pair, table), strict=True):
             results[number] = _result(entries[number], frame)
+            if isinstance(frame, SortError):
+                continue
             if reproduce is not None and accused(frame):
                 made = reproduce_checked(partial(_case, call, values, backward=gradients), entries[number]["id"], frame,
-                                         (reference, candidate), reproduce, table)  # fmt: skip
+                                         pair, reproduce, table)  # fmt: skip
                 results[number] |= {"script": str(made.script), "reproducer": made.state}
     return [results[number] for number in range(len(entries))]
+
+
+def _frames(members, pair, table) -> list:
+    """What ``check`` gives for each member, or the ``SortError`` of an expression that fails."""
+    entries, backward = [(call, values) for _, call, values, _ in members], [member[-1] for member in members]
+    with exchange_folder() as folder:
+        cases = _cases(entries, backward, folder)
+        good = [case for case in cases if not isinstance(case, SortError)]
+        frames = iter([_both_rules(rows, table) for _, rows in campaign(good, *pair)] if good else [])
+        return [case if isinstance(case, SortError) else next(frames) for case in cases]
 
 
 _KEYS = {"id", "issue", "inputs", "call", "compare", "api", "reference", "candidate", "paper", "evidence",
@@ -362,8 +387,20 @@ class _Pair(tuple):
 
 def _result(entry, frame, skipped=""):
     expected = {rule: entry[rule] for rule in ("paper", "evidence") if rule in entry}
-    result = {"id": entry["id"], "call": entry.get("call", "compare: values"), "paper": None, "evidence": None,
-              "reason": skipped, "expected": expected, "ok": None, "skipped": skipped, "calls": []}  # fmt: skip
+    result = {
+        "id": entry["id"],
+        "call": entry.get("call", "compare: values"),
+        "paper": None,
+        "evidence": None,
+        "reason": skipped,
+        "expected": expected,
+        "ok": None,
+        "skipped": skipped,
+        "error": "",
+        "calls": [],
+    }
+    if isinstance(frame, SortError):
+        return result | {"reason": str(frame), "error": str(frame), "ok": False}
     if frame is None:
         return result
     rank = {str(verdict): place for place, verdict in enumerate(RANK)}

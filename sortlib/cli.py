@@ -14,6 +14,7 @@ import typer
 from sortlib.arguments import LARGEST_SEED, whole
 from sortlib.errors import SortError, choices
 from sortlib.runner import command as run_command
+from sortlib.threads import leave_behind
 
 _STUDIES = "Study file, or the name of a bundled one: quick, quick-uniform, paper, tiny."
 _SWEEPS = "Sweep file, or the name of a bundled one (tiny, quick): run a grid of settings, one folder a point."
@@ -32,15 +33,20 @@ def main():
     """Entry point: a user's mistake is one line on the error stream and exit status 2, an interrupt is 130."""
     warnings.filterwarnings("ignore")
     logging.getLogger("papermill").setLevel(logging.ERROR)
+    status = 1
     try:
         app()
     except SortError as error:
         print(f"sortlib: {error}", file=sys.stderr)
-        sys.exit(2)
+        status = 2
+        sys.exit(status)
     except SystemExit as end:  # typer turns an interrupt into this status
-        if end.code == 130:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if status == 130:
             print("sortlib: interrupted; the same command goes on from here", file=sys.stderr)
         raise
+    finally:
+        leave_behind(status)
 
 
 def _version(wanted: bool):
@@ -276,7 +282,8 @@ def check(
         Path | None, typer.Option(help="YAML list of own thresholds; 'sortlib thresholds --help' has the form.")
     ] = None,
 ):
-    """Judge single expressions on two platforms. The exit status is 1 where an expected verdict is not met."""
+    """Judge single expressions on two platforms. The exit status is 1 where an expected verdict is not met, and 2 where
+    an expression fails; the other entries are judged all the same."""
     import json
 
     from sortlib.checking import check_file
@@ -287,12 +294,15 @@ def check(
     else:
         width = max(len(str(result["id"])) for result in results)
         for result in results:
-            verdict = f"skipped: {result['skipped']}" if result["skipped"] else (
+            left_out = next((kind for kind in ("skipped", "error") if result[kind]), "")
+            verdict = f"{left_out}: {result['reason']}" if left_out else (
                 f"{result['evidence']} (paper: {result['paper']}): {result['reason']}")  # fmt: skip
-            wrong = f" [expected {result['expected']}]" if result["ok"] is False else ""
+            wrong = f" [expected {result['expected']}]" if result["ok"] is False and not left_out else ""
             print(f"{result['id']:<{width}}  {verdict}{wrong}")
             if result.get("script"):
                 print(f"{'':<{width}}  {result['script']}: {result['reproducer']}")
+    if failed := [str(result["id"]) for result in results if result["error"]]:
+        raise SortError(f"{file}: {', '.join(failed)}: not judged, since the expression fails; see above")
     if any(result["ok"] is False for result in results):
         raise typer.Exit(1)
 
@@ -318,7 +328,7 @@ def reproduce(
     print(made.output)
     print(f"\nScript: {made.script} ({made.state})\nIssue text: {made.issue}")
     if made.gone:
-        print(f"No difference with: {'; '.join(made.gone)}")
+        print(f"The difference is gone {'; or '.join(made.gone)}.")
     if not made.reproduces:
         raise typer.Exit(1)
 
@@ -349,8 +359,17 @@ def faults(
     opened = complete(Study(directory), "mine", progress=not quiet)
     results = seeded_faults(opened, fault, budget, method, progress=not quiet)
     print(summary(results).to_string(index=False))
+    without = {}
     for (name, api), reason in results.attrs["absent"].items():
-        print(f"{name}: no attempt on {api}: {reason}")
+        without.setdefault((name, reason), []).append(api)
+    for (name, reason), apis in without.items():
+        print(f"{name}: no attempt on {', '.join(apis)}: {reason}")
+    table = opened.directory / "tables" / "seeded_faults.csv"
+    if "fingerprint" in opened.stage("tables"):
+        complete(opened, "tables", progress=not quiet)
+        print(f"\nTable: {table}; 'sortlib study' brings it into the notebooks and the report")
+    else:
+        print(f"\n{table} comes with the rest of the study; {opened.directory / 'rq4'} keeps what was run")
 
 
 @app.command()

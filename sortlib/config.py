@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import types
 import typing
@@ -12,18 +11,12 @@ from pydantic import BaseModel, ValidationError
 
 from sortlib.arguments import path as as_path
 from sortlib.arguments import shown
-from sortlib.errors import SortError, choices
+from sortlib.errors import SortError, choices, suggestion
 
 
 def data_dir() -> Path:
     """The repository's ``data`` directory: zoo files, study files, published numbers."""
     return Path(__file__).resolve().parent.parent / "data"
-
-
-def suggestion(name, known) -> str:
-    """``; did you mean 'resnet18'?`` for the near matches of ``name`` among ``known``, or an empty string."""
-    near = difflib.get_close_matches(str(name), [str(value) for value in known], n=3, cutoff=0.6)
-    return f"; did you mean {' or '.join(repr(value) for value in near)}?" if near else ""
 
 
 def data_file(name_or_path, kind) -> Path:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import networkx as nx
 
 from sortlib.errors import SortError
+from sortlib.runner.files import write_whole
 
 
 class Edge(NamedTuple):
@@ -167,10 +168,10 @@ class ApiGraph:
         return replay(self, records)
 
     def save(self, path):
-        """Write the graph as JSON."""
+        """Write the graph as JSON, or raise ``SortError`` where the file cannot be written."""
         form = asdict(self.without_evidence())
         del form["evidence"]
-        Path(path).write_text(json.dumps(form))
+        write_whole(path, json.dumps(form).encode())
 
     @classmethod
     def load(cls, path) -> ApiGraph:

@@ -40,7 +40,7 @@ def run_notebooks(study: Study, progress: bool = True, kernels: int = 2, names=N
     chosen = [path for path in notebooks() if names is None or path.stem in names]
     done = dict(study.stage("notebooks").get("done", {}))
     inputs = fingerprint(study.stage("generate"), study.stage("baselines"), study.stage("run"), study.stage("rq4"),
-                         study.manifest["config"])  # fmt: skip
+                         study.manifest["config"], study.judged_by)  # fmt: skip
     marks = {path.name: fingerprint(inputs, _sources(path)) for path in chosen}
     outputs = {path.name: study.path("notebooks", path.name) for path in chosen}
     todo = [p for p in chosen if done.get(p.name) != marks[p.name] or not outputs[p.name].is_file()]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
+from sortlib import user_code
 from sortlib.apis import PAPER_APIS
 from sortlib.arguments import path as as_path
 from sortlib.baselines import stage as baselines
@@ -110,6 +111,7 @@ def _trace(study, progress):
               for entry in zoo.models}  # fmt: skip
     done = study.stage("trace").get("done", {})
     todo = [entry for entry in zoo.models if done.get(entry.name, {}).get("fingerprint") != wanted[entry.name]
+            or not user_code.unchanged(done[entry.name].get("code", {}))
             or not study.holds(f"graphs/{entry.name}.json", f"records/{entry.name}.parquet")]  # fmt: skip
     mark = fingerprint(wanted)
     if not todo and study.stage("trace").get("fingerprint") == mark:
@@ -154,7 +156,9 @@ def _trace_model(study, entry, zoo) -> dict:
     study.save_trace(first, records)
     del model
     gc.collect()
-    return {"nodes": len(first.nodes), "edges": len(first.edges), "samples": len(samples), "other_graph": different}
+    facts = {"nodes": len(first.nodes), "edges": len(first.edges), "samples": len(samples), "other_graph": different}
+    # A model of the user's may import further files of its own, which nobody knows before it was built.
+    return {**facts, "code": user_code.loaded()} if entry.source == "custom" else facts
 
 
 def _mine(study, progress):
@@ -259,22 +263,20 @@ def spread(patterns, count):
 
 def _run(study, progress, executor=None):
     reference, candidate = pair_of(study.config)
-    mark = fingerprint(reference.name, candidate.name, study.config.timeout, study.manifest["made_with"]["torch"],
-                       *_specifics(study.config, reference, candidate))  # fmt: skip
+    mark = fingerprint(study.config.timeout, study.manifest["made_with"]["torch"], *_specifics(reference, candidate))
     study.note("run", fingerprint=mark, reference=reference.name, candidate=candidate.name)
     _run_cases(study, reference, candidate, progress, executor)
     baselines.run_baselines(study, reference, candidate, progress, executor)
 
 
-def _specifics(config, *pair) -> list:
-    """What the names of platforms do not say: another interpreter's versions, and a study's own definitions."""
+def _specifics(*pair) -> list:
+    """What platforms stand for: their settings, since a name may be defined anew, and another Python's versions."""
     found = []
     for platform in pair:
+        found.append(platform.to_json())
         if platform.python:
             said = describe(platform)
-            found.append([platform.name, said["torch"], said["numpy"]])
-        if platform.name.partition("@")[0].partition(":")[0] in config.platforms.define:
-            found.append(platform.to_json())
+            found.append([said["torch"], said["numpy"]])
     return found
 
 
@@ -293,8 +295,7 @@ def _run_cases(study, reference, candidate, progress, executor):
     if versions is None:
         return
     if versions:
-        study.manifest["workers"] = versions
-        study.save_manifest()
+        study.worked(versions)
     study.forget("all_outcomes", "outcomes", "single", "judged", "judged_single", "findings")
 
 
@@ -303,7 +304,7 @@ def _tables(study, progress):
 
     compared = [study.stage("baselines"), study.config.methods] if baselines.chosen(study.config) else []
     compared += [study.stage("rq4")] if study.stage("rq4") else []
-    mark = fingerprint(study.stage("generate"), study.stage("run"), study.config.threshold, *compared)
+    mark = fingerprint(study.stage("generate"), study.stage("run"), study.judged_by, *compared)
     if study.stage("tables").get("fingerprint") != mark or not study.holds("tables/findings.csv"):
         tables.write_all(study)
         study.note("tables", fingerprint=mark)

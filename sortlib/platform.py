@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from sortlib.arguments import flag
-from sortlib.errors import SortError, choices
+from sortlib.errors import SortError, choices, suggestion
 from sortlib.runner import launch
 from sortlib.runner.about import about
 from sortlib.simdev.platforms import SIMDEV, simdev_missing, simdev_variants
@@ -106,6 +106,9 @@ def parse(text: str, own: dict | None = None) -> Platform:
     """
     table = _table()
     named = {**table["platforms"], **(own or {})}
+    for name in named:
+        if name in table["devices"]:
+            raise SortError(f"platform {name!r}: is a device, which a definition cannot replace; give it another name")
     text = str(text)
     name, at, python = text.partition("@")
     merged = _parsed(text, name, table, named)
@@ -129,14 +132,18 @@ def _parsed(text, name, table, named) -> dict:
     else:
         known = f"valid devices: {choices(table['devices'])}"
         known += f"; named platforms: {choices(named)}" if named else ""
-        raise SortError(f"unknown platform {text!r}: no device {head!r}; {known}")
+        near = suggestion(head, [*table["devices"], *named]) or ";"
+        raise SortError(f"unknown platform {text!r}: no device {head!r}{near} {known}")
     device = merged["device"]
     variants = table["variants"] if device != SIMDEV else {**table["variants"], **simdev_variants()}
     known = {n for n, v in variants.items() if device in v.get("devices", [device])}
     alone = merged["what"]
     for variant in filter(None, rest.split("+")):
         if variant not in known:
-            raise SortError(f"unknown platform {text!r}: no variant {variant!r} of {head}; valid: {choices(known)}")
+            near = suggestion(variant, known) or ";"
+            raise SortError(
+                f"unknown platform {text!r}: no variant {variant!r} of {head}{near} valid: {choices(known)}"
+            )
         settings = {key: value for key, value in variants[variant].items() if key != "devices"}
         what = settings.pop("what", variant)
         merged = _add(merged, settings)

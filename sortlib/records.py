@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from sortlib.apis import Argument
 from sortlib.errors import SortError
 from sortlib.features import CallRecord, decode, encode
+from sortlib.runner.files import replacing
 
 SCHEMA_VERSION = "2"
 READABLE = ("1", "2")
@@ -25,7 +26,13 @@ _JSON = ("arguments", "outputs", "aliases", "input_gradients", "output_gradients
 
 
 def save_records(records: list[CallRecord], path):
-    """Write records as Parquet; arguments and outputs are JSON text in the form of ``features.encode``."""
+    """Write records as Parquet; arguments and outputs are JSON text in the form of ``features.encode``.
+
+    Raises
+    ------
+    SortError
+        The file cannot be written.
+    """
     columns = {name: [getattr(record, name) for record in records] for name in _TEXT}
     columns |= {name: [getattr(record, name) for record in records] for name in ("node", "sample", "inplace", "random")}
     columns["arguments"] = [_text([[a.name, encode(a.value), a.kind] for a in r.arguments]) for r in records]
@@ -37,7 +44,8 @@ def save_records(records: list[CallRecord], path):
     columns["output_gradients"] = [_text([encode(features) for features in r.output_gradients]) for r in records]
     columns["forms"] = pa.array(list(map(form_keys, records)), pa.list_(pa.uint64()))
     table = pa.table(columns).replace_schema_metadata({"sort_record_version": SCHEMA_VERSION})
-    pq.write_table(table, path, compression="zstd", row_group_size=ROW_GROUP)
+    with replacing(path) as new:
+        pq.write_table(table, new, compression="zstd", row_group_size=ROW_GROUP)
 
 
 def load_records(path) -> list[CallRecord]:

@@ -37,7 +37,7 @@ from sortlib.mining import mine
 from sortlib.pipeline import spread
 from sortlib.platform import require
 from sortlib.runner.campaign import campaign
-from sortlib.runner.files import replacing, write_whole
+from sortlib.runner.files import replacing, writable, write_whole
 from sortlib.simdev.catalogue import FAULTS, find
 from sortlib.study import fingerprint
 from sortlib.variety import varied
@@ -87,8 +87,7 @@ def seeded_faults(study, faults=None, budget: int = BUDGET, methods=None, progre
     if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
         raise SortError(f"budget: must be a whole number of calls above 0, not {budget!r}")
     require("simdev")
-    folder = folder_of(study, budget, keys)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = writable(folder_of(study, budget, keys))
     _note(study, budget, keys)
     source = _Source(study, budget, keys, folder)
     runs = {f"clean-{api}": (api, "simdev") for api in dict.fromkeys(fault.api for fault in found)}
@@ -99,7 +98,7 @@ def seeded_faults(study, faults=None, budget: int = BUDGET, methods=None, progre
             bar.set_description(name)
             path, clean = folder / f"{name}.parquet", folder / f"clean-{api}.parquet"
             if not path.is_file():
-                survived = set() if path == clean else _survived(pd.read_parquet(clean))
+                survived = set() if path == clean else _survived(_rows(clean))
                 _store(_run(source.attempts(api)["cases"], device, timeout, survived), path)
                 _note(study, budget, keys)
     return stored(study)
@@ -129,10 +128,10 @@ def stored(study) -> pd.DataFrame:
         for fault in FAULTS.values():
             paths = [folder / f"{name}.parquet" for name in (fault.name, f"clean-{fault.api}")]
             if all(path.is_file() for path in paths):
-                kept = json.loads((folder / f"attempts-{fault.api}.json").read_text(encoding="utf-8"))
+                kept = _attempts(folder, fault.api)
                 absent |= {(name, fault.api): why for name, why in kept["absent"].items()}
                 rare += [fault.api] if kept["rare"] and fault.api not in rare else []
-                rows += _compare(study, fault, *(pd.read_parquet(path) for path in paths), last["methods"])
+                rows += _compare(study, fault, *map(_rows, paths), last["methods"])
     table = pd.DataFrame(rows, columns=COLUMNS)
     table.attrs["absent"], table.attrs["rare"] = absent, rare
     return table
@@ -166,16 +165,36 @@ def accusing_rows(study, apis, method: str, rule: str, what: str) -> pd.DataFram
     results = results[(results["method"] == method) & (results["rule"] == rule) & results["api"].isin(apis)]
     parts = []
     for api, group in results.groupby("api", sort=False):
-        clean = _of_run(pd.read_parquet(folder / f"clean-{api}.parquet"), run)
+        clean = _of_run(_rows(folder / f"clean-{api}.parquet"), run)
         alarms = _places(judged(clean))
         if what == "alarms":
             parts.append(clean[_keys(clean).isin(alarms)].assign(fault=""))
             continue
         for fault in group.loc[group[what], "fault"]:
-            rows = _of_run(pd.read_parquet(folder / f"{fault}.parquet"), run)
+            rows = _of_run(_rows(folder / f"{fault}.parquet"), run)
             accusing = _places(judged(rows)) - alarms
             parts.append(rows[_keys(rows).isin(accusing)].assign(fault=fault))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["case", "node", "api", "fault"])
+
+
+def _rows(path):
+    return _read(pd.read_parquet, path)
+
+
+def _attempts_file(folder, api) -> Path:
+    return folder / f"attempts-{api}.json"
+
+
+def _attempts(folder, api) -> dict:
+    return _read(lambda path: json.loads(path.read_text(encoding="utf-8")), _attempts_file(folder, api))
+
+
+def _read(reader, path):
+    try:
+        return reader(path)
+    except (OSError, ValueError) as error:  # Arrow's errors are of these kinds too
+        raise SortError(f"{path}: is damaged ({type(error).__name__}); delete it, and 'sortlib faults' makes it "
+                        "anew") from None  # fmt: skip
 
 
 def _of_run(rows, run):
@@ -226,12 +245,12 @@ class _Source:
     def attempts(self, api) -> dict:
         """``cases``: run -> list of ``TestCase``; ``absent``: method -> why it has none; ``rare``: whether SORT's
         patterns are rare ones."""
-        path = self.folder / f"attempts-{api}.json"
+        path = _attempts_file(self.folder, api)
         if not path.is_file():
             made, absent, rare = self._make(api)
             forms = {run: [case.to_json() for case in cases] for run, cases in made.items()}
             write_whole(path, json.dumps({"cases": forms, "absent": absent, "rare": rare}).encode())
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = _attempts(self.folder, api)
         kept["cases"] = {run: [TestCase.from_json(form) for form in forms] for run, forms in kept["cases"].items()}
         return kept
 

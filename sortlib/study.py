@@ -6,10 +6,12 @@ read, what does not is computed anew, and nothing computed is deleted.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import platform as machine
+import shlex
 import subprocess
 import sys
 from functools import cached_property
@@ -26,7 +28,7 @@ from sortlib.generation import TestCase
 from sortlib.graph import ApiGraph, Edge, Embedding, Pattern
 from sortlib.platform_files import OwnPlatform, PlatformName, plain, python_beside
 from sortlib.records import load_records, save_records
-from sortlib.runner.files import replacing, write_whole
+from sortlib.runner.files import alone, replacing, write_whole
 from sortlib.thresholds import Table
 
 VERSION = 1
@@ -288,18 +290,19 @@ class Study:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SortError(f"{directory}: cannot be made: {error.strerror}") from None
-        file = directory / "manifest.json"
-        before = cls(directory).manifest if file.is_file() else {"stages": {}}
-        manifest = {
-            "version": VERSION,
-            "config": config.model_dump(mode="json"),
-            "stages": _fitting(before, config),
-            "made_with": made_with(),
-            "workers": before.get("workers", {}),
-            "times": before.get("times", {}),
-        }
-        write_whole(file, json.dumps(manifest, indent=1).encode())
-        return cls(directory)
+        file, made = directory / "manifest.json", made_with()
+        with alone(directory):
+            before = cls(directory).manifest if file.is_file() else {"stages": {}}
+            manifest = {
+                "version": VERSION,
+                "config": config.model_dump(mode="json"),
+                "stages": _fitting(before, config),
+                "made_with": made,
+                "workers": before.get("workers", {}),
+                "times": before.get("times", {}),
+            }
+            write_whole(file, json.dumps(manifest, indent=1).encode())
+            return cls(directory)
 
     def __repr__(self):
         done = [name for name in _ORDER if "fingerprint" in self.stage(name)]
@@ -315,19 +318,45 @@ class Study:
         """Write a stage's facts into the manifest, unless they stand there already."""
         facts = json.loads(json.dumps(facts))  # as they will be read again
         if self.manifest["stages"].get(name) != facts:
-            self.manifest["stages"][name] = facts
-            self.save_manifest()
+            self._change(lambda manifest: manifest["stages"].update({name: facts}))
 
     def spent(self, method, **seconds):
         """Add the seconds that a method took, by kind of work, to the manifest."""
-        times = self.manifest.setdefault("times", {}).setdefault(method, {})
-        for kind, value in seconds.items():
-            times[kind] = round(times.get(kind, 0.0) + value, 3)
-        self.save_manifest()
 
-    def save_manifest(self):
-        """Write the manifest at once and whole."""
-        write_whole(self.directory / "manifest.json", json.dumps(self.manifest, indent=1).encode())
+        def add(manifest):
+            times = manifest.setdefault("times", {}).setdefault(method, {})
+            for kind, value in seconds.items():
+                times[kind] = round(times.get(kind, 0.0) + value, 3)
+
+        self._change(add)
+
+    def worked(self, versions):
+        """Write what the worker processes said of themselves into the manifest."""
+        self._change(lambda manifest: manifest.update(workers=versions))
+
+    def _change(self, change):
+        """Change the manifest as it stands on disk, since another process may have noted something of its own."""
+        with self.held():
+            change(self.manifest)
+            write_whole(self.directory / "manifest.json", json.dumps(self.manifest, indent=1).encode())
+
+    @contextlib.contextmanager
+    def held(self):
+        """Keep other processes from changing the study meanwhile; its manifest is then as it stands on disk.
+
+        Raises
+        ------
+        SortError
+            Another process has given the study other settings since it was opened here, so that what this one has made
+            belongs to another study.
+        """
+        with alone(self.directory):
+            manifest = Study(self.directory).manifest
+            if manifest["config"] != self.manifest["config"]:
+                raise SortError(f"{self.directory}: another process has given this study other settings meanwhile; "
+                                "what was run is kept; give this one a directory of its own (--out)")  # fmt: skip
+            self.manifest = manifest
+            yield
 
     def path(self, *parts) -> Path:
         """A path inside the study, its folder made."""
@@ -361,8 +390,9 @@ class Study:
 
     def save_trace(self, graph, records):
         """Store one model's graph and the records of all its samples."""
-        graph.save(self.path("graphs", f"{graph.name}.json"))
-        save_records(records, self.path("records", f"{graph.name}.parquet"))
+        with self.held():
+            graph.save(self.path("graphs", f"{graph.name}.json"))
+            save_records(records, self.path("records", f"{graph.name}.parquet"))
 
     @cached_property
     def patterns(self) -> list[Pattern]:
@@ -373,7 +403,8 @@ class Study:
     def save_patterns(self, patterns):
         """Store mined patterns."""
         rows = [{**vars(p), "embeddings": [list(map(_plain, e)) for e in p.embeddings]} for p in patterns]
-        write_whole(self.path("patterns.json"), json.dumps(rows).encode())
+        with self.held():
+            write_whole(self.path("patterns.json"), json.dumps(rows).encode())
 
     @cached_property
     def cases(self) -> list[TestCase]:
@@ -383,7 +414,7 @@ class Study:
     def baseline_cases(self) -> dict[str, list[TestCase]]:
         """Attempts of the other methods, by method."""
         known = self.stage("baselines").get("methods", {})
-        return {key: _read_cases(self._have("baselines", f"{key}.parquet"))
+        return {key: self._read(_read_cases, self._have("baselines", f"{key}.parquet"))
                 for key in known if key in self.config.methods}  # fmt: skip
 
     def save_baseline_cases(self, method, cases):
@@ -403,7 +434,7 @@ class Study:
             "pattern": [case.pattern for case in cases],
             "case": [json.dumps(case.to_json()) for case in cases],
         }
-        with replacing(path) as new:
+        with self.held(), replacing(path) as new:
             pq.write_table(pa.table(columns), new, compression="zstd")
 
     def case(self, case_id) -> TestCase:
@@ -441,8 +472,7 @@ class Study:
         folder = self.outcome_folder
         parts = [self._read(pd.read_parquet, file) for file in sorted(folder.glob("part-*.parquet"))]
         if not parts:
-            raise SortError(f"{self.directory}: nothing was run yet; continue with 'sortlib study "
-                            f"{self.config.name} --out {self.directory}'")  # fmt: skip
+            raise SortError(f"{self.directory}: nothing was run yet; continue with {self._command}")
         return _ordered(parts, self.cases)
 
     @cached_property
@@ -450,7 +480,7 @@ class Study:
         """Rows of every attempt of the other methods, in the order of the attempts; empty if there are none."""
         import pandas as pd
 
-        files = sorted(self.outcome_folder.glob("baselines/part-*.parquet"))
+        files = sorted(self.baseline_folder.glob("part-*.parquet"))
         parts = [self._read(pd.read_parquet, file) for file in files]
         cases = [case for cases in self.baseline_cases.values() for case in cases]
         return _ordered(parts, cases) if parts else pd.DataFrame(columns=["case", "pattern", "api", "candidate"])
@@ -459,6 +489,17 @@ class Study:
     def outcome_folder(self) -> Path:
         """Where the parts of the current platform pair lie."""
         return self.directory / "outcomes" / self.stage("run").get("fingerprint", "none")
+
+    @property
+    def baseline_folder(self) -> Path:
+        """Where the parts of the other methods lie that were run within the present limits."""
+        limits = self.config.baselines
+        return self.outcome_folder / f"baselines-{fingerprint(limits.timeout, limits.memory)}"
+
+    @property
+    def judged_by(self) -> list:
+        """What verdicts depend on beside the outcomes: the paper's threshold and the study's own table."""
+        return [self.config.threshold, list(self.config.table.rows) if self.config.table else None]
 
     @cached_property
     def outcomes(self):
@@ -501,9 +542,11 @@ class Study:
         rows = pd.concat([self.judged, self.judged_single], ignore_index=True)
         return findings_of(rows.rename(columns={"evidence": "verdict"}))
 
-    def _damaged(self, path, error):
-        return SortError(f"{path}: is damaged ({type(error).__name__}); delete it and run 'sortlib study "
-                         f"{self.config.name} --out {self.directory}' to make it anew")  # fmt: skip
+    @property
+    def _command(self) -> str:
+        """What makes the rest of the study: the command that made it, or one that does the same."""
+        said = self.manifest["made_with"]["command"]
+        return f"'{said if said.startswith('sortlib study ') else f'sortlib study FILE --out {self.directory}'}'"
 
     def _read(self, reader, path):
         """What ``reader`` makes of a file, or one line that says how to get a damaged one back."""
@@ -512,19 +555,18 @@ class Study:
         except SortError:
             raise
         except Exception as error:
-            raise SortError(f"{path}: is damaged ({type(error).__name__}); delete it and run 'sortlib study "
-                            f"{self.config.name} --out {self.directory}' to make it anew") from error  # fmt: skip
+            raise SortError(f"{path}: is damaged ({type(error).__name__}); delete it, and {self._command} makes it "
+                            "anew") from error  # fmt: skip
 
     def _done(self, stage):
         if "fingerprint" not in self.stage(stage):
             raise SortError(f"{self.directory}: stage {stage} was not done for this configuration; continue with "
-                            f"'sortlib study {self.config.name} --out {self.directory}'")  # fmt: skip
+                            f"{self._command}")  # fmt: skip
 
     def _have(self, *parts) -> Path:
         path = self.directory.joinpath(*parts)
         if not path.is_file():
-            raise SortError(f"{path}: not there yet; continue with 'sortlib study {self.config.name} --out "
-                            f"{self.directory}'")  # fmt: skip
+            raise SortError(f"{path}: not there yet; continue with {self._command}")
         return path
 
 
@@ -582,6 +624,8 @@ def made_with() -> dict:
 
     import sortlib
 
+    # ``sortlib`` itself, or ``python -m sortlib``.
+    as_command = sys.argv[0].endswith("sortlib") or Path(sys.argv[0]).parts[-2:] == ("sortlib", "__main__.py")
     facts = {
         "sortlib": sortlib.__version__,
         "python": machine.python_version(),
@@ -590,7 +634,7 @@ def made_with() -> dict:
         "system": f"{machine.system()} {machine.machine()}",
         "processors": os.cpu_count(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "command": " ".join(["sortlib", *sys.argv[1:]]) if sys.argv[0].endswith("sortlib") else "python",
+        "command": " ".join(["sortlib", *map(shlex.quote, sys.argv[1:])]) if as_command else "python",
     }
     home = Path(__file__).resolve().parent.parent
     found = subprocess.run(["git", "-C", str(home), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)

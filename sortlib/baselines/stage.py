@@ -86,7 +86,7 @@ def run_baselines(study, reference, candidate, progress: bool = True, executor=N
     def run(key, label):
         start, versions = time.monotonic(), None
         try:
-            versions = run_missing(study.outcome_folder / "baselines", study.baseline_cases[key], reference, candidate,
+            versions = run_missing(study.baseline_folder, study.baseline_cases[key], reference, candidate,
                                    timeout, label, "attempt", progress, executor)  # fmt: skip
         except BaseException:
             versions = {}  # interrupted: what it took until then counts too

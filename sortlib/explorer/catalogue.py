@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sortlib import details
-from sortlib.errors import SortError, choices
+from sortlib.errors import SortError, choices, suggestion
 from sortlib.judging import RANK
 
 UNTESTED = "not run"
@@ -68,7 +68,7 @@ def checked_filter(wanted) -> dict:
     Raises
     ------
     SortError
-        An unknown key, or no number where one is needed.
+        An unknown key or verdict, or no number where one is needed.
     """
     unknown = [key for key in wanted if key not in FILTERS]
     if unknown:
@@ -80,6 +80,9 @@ def checked_filter(wanted) -> dict:
                 kept[key] = int(kept[key])
             except (TypeError, ValueError):
                 raise SortError(f"filter {key!r} needs a whole number, not {kept[key]!r}") from None
+    if (verdict := kept.get("verdict", UNTESTED)) not in _SERIOUSNESS:
+        raise SortError(f"filter 'verdict': no verdict {verdict!r}{suggestion(verdict, _SERIOUSNESS) or ';'} valid: "
+                        f"{choices(_SERIOUSNESS, len(_SERIOUSNESS))}")  # fmt: skip
     return kept
 
 

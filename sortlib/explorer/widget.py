@@ -11,7 +11,7 @@ from traitlets import Dict, Enum, Float, Int, List, Unicode, observe, validate
 
 from sortlib import details
 from sortlib.drawing import SAMPLERS
-from sortlib.errors import SortError
+from sortlib.errors import SortError, choices
 from sortlib.explorer import catalogue, inspection, picture
 from sortlib.explorer.entries import Entries, most_serious
 from sortlib.explorer.still import still
@@ -37,6 +37,7 @@ class Explorer(anywidget.AnyWidget):
     side, scale : ``propagated`` or ``local``, ``paper`` or ``log``; as in ``figures.amplification``.
     threshold : of the paper's rule, in the output's own unit; colours and verdicts follow it.
     reference, candidate, sampler, seed : what ``rerun`` takes.
+    status : how far a run is, or what came of the last one; only to be read.
     """
 
     _esm = _HERE / "explorer.js"
@@ -141,6 +142,11 @@ class Explorer(anywidget.AnyWidget):
         return [self._rows[number]["id"] for number in self._shown]
 
     @property
+    def status(self) -> str:
+        """``idle``, ``running``, ``done`` or ``error``, with what else is to be said of it."""
+        return ": ".join(filter(None, (self._progress["state"], self._progress["text"])))
+
+    @property
     def outcomes(self):
         """Rows of the present case with both rules' verdicts at the present threshold; None where it was not run."""
         return self._entries[self.case].judged(self.threshold) if self.case else None
@@ -175,6 +181,12 @@ class Explorer(anywidget.AnyWidget):
     @validate("sort")
     def _check_sort(self, proposal):
         return catalogue.checked_sort(proposal["value"])
+
+    @validate("sampler")
+    def _check_sampler(self, proposal):
+        if proposal["value"] not in SAMPLERS:
+            raise SortError(f"unknown sampler {proposal['value']!r}; valid: {choices(SAMPLERS)}")
+        return proposal["value"]
 
     @validate("threshold")
     def _check_threshold(self, proposal):

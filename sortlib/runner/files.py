@@ -97,6 +97,25 @@ def only_one(folder):
     SortError
         Another process holds the folder, or it cannot be written to.
     """
+    with _locked(folder, wait=False):
+        yield
+
+
+@contextlib.contextmanager
+def alone(folder):
+    """Keep other processes out of a folder for the moment that a change takes, and wait while one is in it.
+
+    Raises
+    ------
+    SortError
+        The folder cannot be written to.
+    """
+    with _locked(folder, wait=True):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(folder, wait):
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -110,7 +129,7 @@ def only_one(folder):
             yield
             return
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError:
             raise SortError(f"{folder}: another process runs these cases; wait for it, or stop it first") from None
         yield

@@ -11,6 +11,7 @@ from __future__ import annotations
 import pandas as pd
 
 from sortlib.grouping import ACCUSING, accuses
+from sortlib.runner.files import write_whole
 from sortlib.tables import export
 from sortlib.tables.frames import NOTHING, show
 from sortlib.tables.gain import gain_by_edge, local_and_propagated
@@ -54,16 +55,29 @@ def write_all(study) -> list:
     """Write every table into ``tables/`` of the study as CSV, with ``footnotes.csv``, LaTeX and HTML.
 
     Returns the paths of the CSV files.
+
+    Raises
+    ------
+    SortError
+        A file cannot be written.
     """
     written, notes = [], []
     for name, make in TABLES.items():
         table = make(study)
         path = study.path("tables", f"{name}.csv")
-        table.to_csv(path, index=False, lineterminator="\n")
-        path.with_suffix(".tex").write_text(export.latex(table), encoding="utf-8")
-        path.with_suffix(".html").write_text(export.page(table), encoding="utf-8")
+        _write(path, _csv(table))
+        _write(path.with_suffix(".tex"), export.latex(table))
+        _write(path.with_suffix(".html"), export.page(table))
         notes += [(name, note) for note in table.attrs.get("footnotes", ())]
         written.append(path)
     path = study.path("tables", "footnotes.csv")
-    pd.DataFrame(notes, columns=["table", "footnote"]).to_csv(path, index=False, lineterminator="\n")
+    _write(path, _csv(pd.DataFrame(notes, columns=["table", "footnote"])))
     return [*written, path]
+
+
+def _csv(table):
+    return table.to_csv(index=False, lineterminator="\n")
+
+
+def _write(path, text):
+    write_whole(path, text.encode())
