@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from sortlib import cli, seeded_faults, user_code
+from sortlib import cli, seeded_faults, tables, user_code
 from sortlib.errors import SortError
 from sortlib.pipeline import complete
 from sortlib.study import Study, load_config, made_with
@@ -144,6 +144,16 @@ def test_other_limits_of_the_other_methods_are_another_folder(copy):
     complete(changed, "run", progress=False)
     assert changed.baseline_folder != copy.baseline_folder
     assert changed.baseline_folder.parent == copy.baseline_folder.parent, "SORT's own outcomes fit both"
+
+
+def test_methods_of_which_nothing_was_run_yet_have_empty_tables(copy):
+    """An interrupted study can be looked at."""
+    Study.create(copy.config.model_copy(update={"methods": ("docter", "acetest", "freefuzz")}), copy.directory)
+    study = complete(Study(copy.directory), "generate", progress=False)
+    study.note("run", **copy.stage("run"))
+    assert study.baseline_outcomes.empty
+    attempts = tables.validity(study).filter(regex="^(docter|acetest|freefuzz).*_attempts$")
+    assert attempts.shape[1] == 5 and (attempts == "/").all(axis=None)
 
 
 # ---- what is said of damage ----

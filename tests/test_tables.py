@@ -357,6 +357,17 @@ class TestSubjects:
 class TestShow:
     TABLE = pd.DataFrame({"api": ["relu"], "paper_name": ["relu"], "sort_a": [1 / 3], "paper_b": [float("nan")]})
 
+    def test_footnotes_of_columns_that_are_left_out_are_too(self):
+        columns = ["api", "sort_valid", "single_valid", "deeprel-V_valid", "paper_SORT"]
+        table = pd.DataFrame([["add", 1, 1, "/", 1]], columns=columns)
+        about = {"SORT: a": "sort_", "Single-API: b": "single_", "DeepREL-V and DeepREL-S: c": "deeprel-V_",
+                 "DeepREL: d": "deeprel-V_", "paper_*: e": "paper_"}  # fmt: skip
+        table.attrs["footnotes"] = [*about, "intervals: of every column", "no colon"]
+        assert tables.show(table).footnotes == tuple(table.attrs["footnotes"])
+        for start in set(about.values()):
+            wanted = [note for note, about_column in about.items() if about_column == start]
+            assert tables.show(table, start).footnotes == (*wanted, "intervals: of every column", "no colon")
+
     def test_footnotes_follow_and_nan_is_a_slash(self):
         table = self.TABLE.copy()
         table.attrs["footnotes"] = ["<b> is text"]

@@ -97,8 +97,8 @@ class ACETest(Method):
         return variant != "G" or not str(candidate).startswith("cpu")
 
     def verdicts(self, outcomes, variant=""):
-        outcomes = outcomes[[self.judges(variant, candidate) for candidate in outcomes["candidate"]]]
-        return super().verdicts(outcomes, variant)
+        asked = outcomes["candidate"].map(lambda candidate: self.judges(variant, candidate)).astype(bool)
+        return super().verdicts(outcomes[asked], variant)
 
     def oracle(self, nodes, row, variant):
         return crash(row)

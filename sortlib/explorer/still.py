@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from sortlib import details, figures, page
 from sortlib.explorer.values import outputs
+from sortlib.tables.frames import html_of
 
 
 def still(study, pattern_id, entry, threshold, side, scale) -> dict:
@@ -32,9 +33,7 @@ def still(study, pattern_id, entry, threshold, side, scale) -> dict:
     parts = [_headed(title, _image(drawn, image, title))]
     if values is not None:
         parts.append(_headed("Both outputs", _image(values, _png(values), "Histogram of each call's output")))
-    for name, table in tables:
-        body = table.to_html(index=False, na_rep="/", float_format=lambda value: f"{value:.4g}", border=0)
-        parts.append(_headed(name, f'<div style="overflow-x:auto">{body}</div>'))
+    parts += [_headed(name, html_of(table)) for name, table in tables]
     return {
         "text/html": f'<div class="sortlib-still">{"".join(parts)}</div>',
         "image/png": image,

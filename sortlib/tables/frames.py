@@ -52,7 +52,7 @@ class Shown:
     def _repr_html_(self):
         head = f"<p><b>{html.escape(self.title)}</b></p>" if self.title else ""
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self._lines())
-        body = _html(self.table)
+        body = html_of(self.table)
         return f"{head}{body}<ul>{notes}</ul>" if notes else head + body
 
     def __repr__(self):
@@ -67,14 +67,15 @@ def _short(value):
     return f"{value:.4g}"
 
 
-def _html(table):
-    """A table with whole texts and unbroken numbers; pandas cuts the one and lets a browser wrap the other."""
+def html_of(table: pd.DataFrame) -> str:
+    """A table with whole texts and unbroken numbers, which scrolls by itself where it is wider than the page; pandas
+    cuts the one and lets a browser wrap the other."""
     columns = [[words_of(value) for value in table.iloc[:, place]] for place in range(table.shape[1])]
     right = [all(number for _, number in column) for column in columns]
     head = "".join(_cell("th", str(name), number) for name, number in zip(table, right, strict=True))
     rows = "".join(f"<tr>{''.join(_cell('td', *cell) for cell in row)}</tr>" for row in zip(*columns, strict=True))
-    return (f'<table class="dataframe"><thead><tr>{head}</tr></thead>'
-            f"<tbody>{rows}</tbody></table>")  # fmt: skip
+    return (f'<div style="overflow-x: auto"><table class="dataframe"><thead><tr>{head}</tr></thead>'
+            f"<tbody>{rows}</tbody></table></div>")  # fmt: skip
 
 
 def words_of(value):
@@ -103,11 +104,23 @@ def show(table: pd.DataFrame, *columns: str) -> Shown:
     ----------
     table : one of this package's tables, or any DataFrame.
     columns : beginnings of the column names to keep; all if not given. API and method are always kept. A single
-        beginning is left out of the names that are shown.
+        beginning is left out of the names that are shown. Footnotes on columns that are left out are too.
     """
     kept = [name for name in table if not columns or name in ("api", "method")
             or (name.startswith(columns) and name != "paper_name")]  # fmt: skip
     shown = table[kept]
     if len(columns) == 1:
         shown = shown.rename(columns=lambda name: name.removeprefix(columns[0]) or name)
-    return Shown(shown, tuple(table.attrs.get("footnotes", ())))
+    notes = [note for note in table.attrs.get("footnotes", ()) if _concerns(note, table, kept)]
+    return Shown(shown, tuple(notes))
+
+
+def _concerns(note, table, kept) -> bool:
+    """Whether a footnote is about a column that is kept, or about no certain column.
+
+    The names before its colon are beginnings of column names: ``DeepREL-V and DeepREL-S: ...``, ``paper_*: ...``.
+    """
+    names = [name.lower().removesuffix("-api").rstrip("*_") for name in note.partition(":")[0].split(" and ")]
+    beginnings = tuple(f"{name}{end}" for name in names for end in ("_", "-"))
+    meant = [column for column in table if f"{column}_".lower().startswith(beginnings)]
+    return not meant or not set(meant).isdisjoint(kept)
