@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from sortlib import apis
 from sortlib.arguments import flag, instance, shown, wrong
 from sortlib.config import read_yaml, suggestion
-from sortlib.errors import SortError, choices
+from sortlib.errors import RAISED, SortError, choices
 from sortlib.features import encode, map_tensors
 from sortlib.generation import CaseNode, TestCase
 from sortlib.judging import RANK, Verdict, judge
@@ -141,8 +141,6 @@ def _both_rules(rows, table=None):
 
 # ---- from an expression to a case ----
 
-_RAISED = (Exception, SystemExit)  # what a user's code may raise; exit() in it must not end this process
-
 
 def _check_entry(expression, inputs):
     if not isinstance(expression, str) and not callable(expression):
@@ -167,7 +165,7 @@ def _case(expression, inputs, folder: Path, backward=False) -> TestCase:
                 expression(**values)
             else:
                 eval(expression, {"torch": torch, "F": F, "np": np, **values})  # noqa: S307 - the user's own code
-    except _RAISED as error:
+    except RAISED as error:
         # A call that raises is an outcome, unless no call was reached.
         if not capture.raised:
             message = error.msg if isinstance(error, SyntaxError) else (str(error).splitlines() or [""])[0]
@@ -350,7 +348,7 @@ def _inputs(entry, where) -> dict:
     for name, text in entry["inputs"].items():
         try:
             values[name] = eval(text, scope) if isinstance(text, str) else text  # noqa: S307 - the file is code
-        except _RAISED as error:
+        except RAISED as error:
             raise SortError(f"{where}: input {name!r}: {type(error).__name__}: {error}") from None
     return values
 

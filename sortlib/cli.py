@@ -182,14 +182,25 @@ def finish(opened, notebooks, progress):
     for method, facts in opened.stage("baselines").get("methods", {}).items():
         if facts["missing"]:
             print(f"Not compared: {method} needs {facts['missing']}")
-    heading = "The most interesting findings:"
-    if set(judged["evidence"]) <= {"identical", "rounding", "amplified"}:
-        print("No call differs by more than rounding explains.")
-        heading = "The largest differences, none of which is a finding:"
-    print(f"\n{heading}")
-    for place, row in enumerate(opened.findings.head(5).to_dict("records"), 1):
+    _print_worst(opened)
+
+
+def _print_worst(opened, count=5):
+    """The worst findings; where there is none, the largest differences, which are explained."""
+    from sortlib.grouping import findings
+
+    found = findings(opened)
+    if len(found):
+        print("\nThe most serious findings:" if len(found) > count else "\nFindings:")
+    else:
+        print("No call accuses a platform.\n\nThe largest differences, none of which is a finding:")
+    shown = (found if len(found) else opened.findings).head(count).to_dict("records")
+    for place, row in enumerate(shown, 1):
         print(f"{place}. {row['verdict']} {row['api']} ({row['calls']} calls, {row['reference']} against "
               f"{row['candidate']}), worst in case {row['worst_case']}: {row['reason']}")  # fmt: skip
+    if len(found):
+        print(f"\nA script that shows the first one: sortlib reproduce {opened.directory} {shown[0]['worst_case']} "
+              "--minimize")  # fmt: skip
 
 
 @app.command()

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch.utils._pytree import tree_leaves
 
-from sortlib.errors import SortError
+from sortlib.errors import RAISED, SortError
 from sortlib.features import measure
 from sortlib.producers import version
 
@@ -85,7 +85,7 @@ class Gradients:
             for leaf, _ in before:
                 leaf.grad = None
             value.backward()
-        except RuntimeError as error:
+        except RAISED as error:  # an own autograd function may raise anything
             text = " ".join(str(error).split())
             raise SortError(f"{name}: the backward pass raised {type(error).__name__}: {text}") from error
         finally:

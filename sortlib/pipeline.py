@@ -18,7 +18,7 @@ from sortlib.apis import PAPER_APIS
 from sortlib.arguments import path as as_path
 from sortlib.baselines import stage as baselines
 from sortlib.baselines.single_api import is_single, single_api_patterns
-from sortlib.errors import SortError
+from sortlib.errors import RAISED, SortError
 from sortlib.generation import generate
 from sortlib.mining import mine
 from sortlib.outcomes import run_missing
@@ -130,7 +130,10 @@ def state_of_files(entry) -> list:
     place = str(entry.model).rpartition(":")[0]
     code = Path(place) if place.endswith(".py") else None
     if entry.source == "custom" and code is None and place:
-        found = importlib.util.find_spec(place.partition(".")[0]) and importlib.util.find_spec(place)
+        try:
+            found = importlib.util.find_spec(place.partition(".")[0]) and importlib.util.find_spec(place)
+        except RAISED:  # the user's package, which was imported for this; it is told when the model is built
+            found = None
         code = Path(found.origin) if found and found.origin else None
     state = [hashlib.sha256(code.read_bytes()).hexdigest()] if code and code.is_file() else []
     roots = [Path(path) for path in (entry.checkpoint, entry.inputs.path) if path]

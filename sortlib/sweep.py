@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -22,7 +23,7 @@ from sortlib.judging import RANK
 from sortlib.notebooks import SWEEP, execute, notebooks, run_notebooks
 from sortlib.pipeline import check_ahead, complete
 from sortlib.report import write_report
-from sortlib.runner.files import write_whole
+from sortlib.runner.files import replacing, writable, write_whole
 from sortlib.study import Study, StudyConfig, load_config
 
 _WHOLE = ("name", "methods", "baselines")  # parts of a study file that a grid cannot vary
@@ -150,6 +151,9 @@ def run_sweep(sweep: SweepConfig, directory, base: StudyConfig | None = None, pr
               with_notebooks=True) -> Sweep:  # fmt: skip
     """Run every point of a sweep, or go on with one that was interrupted; what fails does not stop the others.
 
+    ``sweep.json`` says at any time which points are done with these very settings. The table and the summary compare
+    points of one run: those of an earlier run are removed first, and the new ones are written at the end.
+
     Parameters
     ----------
     sweep : of ``load_sweep``.
@@ -166,26 +170,52 @@ def run_sweep(sweep: SweepConfig, directory, base: StudyConfig | None = None, pr
     Raises
     ------
     SortError
-        The grid holds a value that a study cannot have. Nothing was run then.
+        The grid holds a value that a study cannot have, or the directory cannot be written to; nothing was run then.
+        Or a file of the sweep cannot be written.
     """
     grid = points(sweep, base or load_config(sweep.study))
-    directory = Path(directory)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SortError(f"{directory}: cannot be made: {error.strerror}") from None
-    states = {point.name: {"settings": point.settings, "state": "pending", "error": ""} for point in grid}
+    directory = writable(directory)
+    _remove(directory / "summary.csv", directory / SWEEP.name)
+    before = _done_before(directory)
+    states = {point.name: _state(point, "done" if before.get(point.name) == point.config else "pending")
+              for point in grid}  # fmt: skip
     done = []
     with tqdm(grid, desc=f"sweep {sweep.name}", unit="point", disable=not progress) as bar:
         for point in bar:
             bar.set_description(f"sweep {sweep.name}: {point.name}")
+            states[point.name] = _state(point, "pending")  # the models' files may have changed, and with them all
+            _write(directory, sweep, states)
             states[point.name] |= _run_point(point, directory, done, sweep, progress, executor, with_notebooks)
             _write(directory, sweep, states)
     found = Sweep(directory)
-    found.table.to_csv(directory / "summary.csv", index=False, lineterminator="\n")
+    write_whole(directory / "summary.csv", found.table.to_csv(index=False, lineterminator="\n").encode())
     if with_notebooks and found.studies:
         execute(SWEEP, directory / SWEEP.name, {"sweep": str(directory.resolve())})
     return found
+
+
+def _state(point, state) -> dict:
+    return {"settings": point.settings, "state": state, "error": ""}
+
+
+def _done_before(directory) -> dict[str, StudyConfig]:
+    """Name -> settings of the points that an earlier run has done; those of a damaged study are not."""
+    found = {}
+    with contextlib.suppress(SortError):  # no sweep yet, or one that cannot be read
+        for name, point in Sweep(directory).points.items():
+            with contextlib.suppress(SortError):
+                study = Study(directory / name)
+                if point["state"] == "done" and "fingerprint" in study.stage("tables"):
+                    found[name] = study.config
+    return found
+
+
+def _remove(*files):
+    for file in files:
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            raise SortError(f"{file}: cannot be removed: {error.strerror or error}") from None
 
 
 def _run_point(point, directory, done, sweep, progress, executor, with_notebooks) -> dict:
@@ -222,12 +252,18 @@ def _take_over(study, done):
         stages = list(_STAGES)[: fits.index(False) if False in fits else len(fits)]
         for stage in stages:
             for name in _STAGES[stage]:
-                source = directory / name
-                copy = shutil.copytree if source.is_dir() else shutil.copy
-                copy(source, study.path(name))
+                _copy(directory / name, study.directory / name)
             study.note(stage, **other.stage(stage))
         if stages:
             return
+
+
+def _copy(source, target):
+    """Copy a file, or the files of a folder, each at once: what a killed copy left there is replaced."""
+    for file in sorted(source.iterdir()) if source.is_dir() else [source]:
+        with replacing(target / file.name if source.is_dir() else target) as new:
+            new.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, new)
 
 
 def _write(directory, sweep, states):
@@ -244,7 +280,8 @@ class Sweep:
 
     Attributes
     ----------
-    points : name of each point -> its ``settings``, ``state`` (pending, done or failed) and ``error``.
+    points : name of each point -> its ``settings``, ``state`` (pending, done or failed) and ``error``. One that runs
+        is pending.
     studies : name -> ``Study`` of the points that are done.
     table : DataFrame, a row per point.
     """
@@ -258,12 +295,19 @@ class Sweep:
         try:
             raw = json.loads(file.read_text(encoding="utf-8"))
             self.name, self.points = raw["sweep"]["name"], raw["points"]
-        except (ValueError, KeyError, TypeError):
+            for point in self.points.values():
+                point["settings"], point["state"], point["error"]  # noqa: B018 - raises where one is missing
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise SortError(f"{file}: is damaged; delete it and run the sweep again, which keeps its points") from None
 
     def __repr__(self):
         done = len(self.studies)
         return f"Sweep({str(self.directory)!r}: {self.name}, {done} of {len(self.points)} points done)"
+
+    @property
+    def untouched(self) -> bool:
+        """Whether no point was run to its end yet."""
+        return all(point["state"] == "pending" for point in self.points.values())
 
     @cached_property
     def studies(self) -> dict[str, Study]:
@@ -309,7 +353,8 @@ def _named(chosen) -> dict:
 
 
 def open_sweep(directory) -> Sweep:
-    """A sweep ready for use: where there is none, the bundled one is run first whose name ``sweep-<name>`` says.
+    """A sweep ready for use: where there is none, or one without a point yet, the bundled one is run first whose name
+    ``sweep-<name>`` says.
 
     Raises
     ------
@@ -317,7 +362,7 @@ def open_sweep(directory) -> Sweep:
         No sweep is there, and none is bundled by that name; the message lists the bundled ones.
     """
     directory = Path(directory)
-    if not (directory / "sweep.json").is_file():
+    if not (directory / "sweep.json").is_file() or Sweep(directory).untouched:
         run_sweep(load_sweep(directory.name.removeprefix("sweep-")), directory, with_notebooks=False)
     return Sweep(directory)
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from sortlib.arguments import wrong
-from sortlib.errors import SortError
+from sortlib.errors import RAISED, SortError
 from sortlib.features import CallRecord
 from sortlib.graph import ApiGraph
 from sortlib.recorder import Recorder
@@ -112,11 +112,11 @@ class Tracer:
         try:
             with torch.set_grad_enabled(self.backward), _same_attention(), _young_garbage(), mode:
                 output = model(*args, **kwargs)
-        except Exception as error:
+        except RAISED as error:
             if mode.gradients:
                 mode.gradients.close()
-            lines = str(error).splitlines() or [""]
-            message = f"{name} raised {type(error).__name__} in {mode.place(error)}: {lines[0]}"
+            text = "".join(str(error).splitlines()[:1])
+            message = f"{name} raised {type(error).__name__} in {mode.place(error)}{text and ': '}{text}"
             if isinstance(error, ModuleNotFoundError) and error.name:
                 message += f"; pip install {error.name.partition('.')[0]}"
             raise TraceError(message, mode.graph(), mode.calls) from error

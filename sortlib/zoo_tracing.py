@@ -15,8 +15,10 @@ from sortlib.features import CallRecord
 from sortlib.graph import ApiGraph
 from sortlib.records import save_records
 from sortlib.replay import Replay
+from sortlib.runner.files import writable
 from sortlib.tracing import Tracer
 from sortlib.zoo import load_zoo, prepare
+from sortlib.zoo.raised import reported
 
 
 @dataclass
@@ -55,7 +57,7 @@ def trace_zoo(name, only=None, out=None, progress=True, verify=False, fake=False
     ------
     SortError
         An unknown model; ``fake`` with ``verify``, ``train`` or ``records``, which need values; ``records`` without
-        ``out``.
+        ``out``; a file of ``out`` that cannot be written.
     """
     wants = {"--verify": verify, "--train": train, "--records": records}
     if fake and any(wants.values()):
@@ -69,7 +71,7 @@ def trace_zoo(name, only=None, out=None, progress=True, verify=False, fake=False
         if wanted not in names:
             raise SortError(f"zoo {name}: no model {wanted!r}; valid: {choices(names)}")
     if out:
-        Path(out).mkdir(parents=True, exist_ok=True)
+        writable(out)
     rows, counts, traces = [], Counter(), ZooTraces(pd.DataFrame(), [])
     with tqdm([e for e in zoo.models if not only or e.name in only], unit="model", disable=not progress) as bar:
         for entry in bar:
@@ -97,14 +99,23 @@ def _trace_once(entry, zoo, verify, fake, train, records):
     if fake:
         from sortlib.fake import fake_trace
 
-        return fake_trace(entry, zoo.seed, records=False)[0], [], None
+        return _not_empty(fake_trace(entry, zoo.seed, records=False)[0]), [], None
     model, samples = prepare(entry, zoo)
     if train:
-        model.train()
+        with reported(f"model {entry.name!r}: train()"):
+            model.train()
     args, kwargs = samples[0]
     tracer = Tracer(entry.name, records=verify or train or records, exact=verify, backward=train)
     graph, calls = tracer.run(model, *args, **kwargs)
+    _not_empty(graph)
     return graph.without_evidence(), calls, graph.replay(calls) if verify else None
+
+
+def _not_empty(graph: ApiGraph) -> ApiGraph:
+    """The graph of a model, unless it has nothing to mine, which a study refuses too."""
+    if not graph.nodes:
+        raise SortError(f"model {graph.name}: no API call was seen")
+    return graph
 
 
 def _row(graph: ApiGraph):

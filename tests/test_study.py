@@ -172,6 +172,18 @@ def test_a_damaged_file_says_which_command_makes_it_anew(own, tmp_path):
         _ = study.cases
 
 
+@pytest.mark.parametrize(
+    ("content", "said"), [("import sys; sys.exit(0)", "SystemExit"), ("{}['lost']", "KeyError: 'lost'")]
+)
+def test_a_package_that_fails_when_it_is_imported_is_told(own, tmp_path, content, said):
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").write_text(content)
+    (tmp_path / "zoo.yaml").write_text("models: [{name: net, source: custom, model: 'pack.mod:Net'}]\n")
+    done = command("study", own, "--out", tmp_path / "run", "--candidate", "cpu", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1
+    assert "model 'net'" in done.stderr and said in done.stderr
+
+
 def test_the_command_is_known_however_it_was_started(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/usr/lib/python/sortlib/__main__.py", "study", "my study.yaml"])
     assert made_with()["command"] == "sortlib study 'my study.yaml'"

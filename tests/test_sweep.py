@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -191,9 +192,11 @@ def test_what_fails_does_not_stop_the_others(swept, tmp_path, monkeypatch):
 def test_a_folder_without_a_sweep_and_a_damaged_one(tmp_path):
     with pytest.raises(SortError, match="no sweep there"):
         Sweep(tmp_path)
-    (tmp_path / "sweep.json").write_text("{")
-    with pytest.raises(SortError, match="is damaged; delete it and run the sweep again"):
-        Sweep(tmp_path)
+    without_error = '{"sweep": {"name": "a"}, "points": {"b": {"settings": {}, "state": "done"}}}'
+    for text in ("{", '{"sweep": {"name": "a"}, "points": []}', without_error):
+        (tmp_path / "sweep.json").write_text(text)
+        with pytest.raises(SortError, match="is damaged; delete it and run the sweep again"):
+            Sweep(tmp_path)
 
 
 # ---- command line ----
@@ -224,3 +227,140 @@ def test_a_mistake_at_the_command_line_is_one_line(given, said):
 
 def test_a_point_opens_by_its_folder(swept):
     assert Study(swept.directory / "sampler-uniform").config.name == "sampler-uniform"
+
+
+# ---- interrupted sweeps ----
+
+
+class Killed(BaseException):
+    """Ends a sweep at a point, as a signal does."""
+
+
+@pytest.fixture
+def two(written, tmp_path, monkeypatch):
+    """``two(at, base)``: a sweep of two points without the work of a study. ``at(study)`` runs in each point; what is
+    returned is the sweep, or None where ``at`` has killed it."""
+    loaded = load_sweep(written("study: tiny\nnotebooks: []\ngrid: {mining.min_support: [2, 3]}\n"))
+    monkeypatch.setattr(sweep, "write_report", lambda study: None)
+    monkeypatch.setattr(Sweep, "_row", lambda self, name: {"seed": self.studies[name].config.seed})
+
+    def run(at=lambda study: None, seed=0):
+        def complete(study, **_):
+            at(study)
+            study.note("tables", fingerprint=f"of seed {study.config.seed}")
+
+        monkeypatch.setattr(sweep, "complete", complete)
+        base = load_config("tiny").model_copy(update={"seed": seed})
+        try:
+            return run_sweep(loaded, tmp_path / "out", base, progress=False, with_notebooks=False)
+        except Killed:
+            return None
+
+    return run
+
+
+def states(directory) -> list:
+    return [point["state"] for point in Sweep(directory).points.values()]
+
+
+def kills(name):
+    def at(study):
+        if study.config.name == name:
+            raise Killed
+
+    return at
+
+
+FIRST, SECOND = "min-support-2", "min-support-3"
+
+
+def test_the_state_is_true_while_points_are_made_again(two, tmp_path):
+    """With another seed in the same folder nothing is done any more, and no table of the old seed is left."""
+    directory, seen = tmp_path / "out", []
+    assert states(two().directory) == ["done", "done"]
+    assert list(pd.read_csv(directory / "summary.csv")["seed"]) == [0, 0]
+
+    def look(study):
+        seen.append((study.config.name, states(directory), (directory / "summary.csv").exists()))
+
+    two(look, seed=1)
+    assert seen == [(FIRST, ["pending", "pending"], False), (SECOND, ["done", "pending"], False)]
+    assert list(pd.read_csv(directory / "summary.csv")["seed"]) == [1, 1]
+    assert two(kills(FIRST), seed=2) is None
+    assert states(directory) == ["pending", "pending"] and not (directory / "summary.csv").exists()
+
+
+def test_points_of_the_same_settings_stay_done_when_a_sweep_goes_on(two, tmp_path):
+    directory = tmp_path / "out"
+    assert two(kills(SECOND)) is None and states(directory) == ["done", "pending"]
+    two()
+    assert two(kills(FIRST)) is None and states(directory) == ["pending", "done"]
+    (directory / SECOND / "manifest.json").write_text("{")
+    assert two(kills(FIRST)) is None and states(directory) == ["pending", "pending"]
+
+
+def test_a_summary_of_an_earlier_run_does_not_outlive_it(two, tmp_path):
+    directory = two().directory
+    (directory / SWEEP.name).write_text("{}")
+    two(kills(SECOND))
+    assert sorted(path.name for path in directory.iterdir()) == [FIRST, SECOND, "sweep.json"]
+
+
+def test_a_bundled_sweep_that_was_killed_in_its_first_point_is_run_when_it_is_opened(two, tmp_path, monkeypatch):
+    two(kills(FIRST))
+    (tmp_path / "out").rename(tmp_path / "sweep-tiny")
+    ran = []
+    monkeypatch.setattr(sweep, "run_sweep", lambda plan, directory, **_: ran.append((plan.name, directory)))
+    open_sweep(tmp_path / "sweep-tiny")
+    assert ran == [("tiny", tmp_path / "sweep-tiny")]
+
+
+def test_files_of_a_sweep_that_cannot_be_written_are_one_line(two, tmp_path):
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(SortError, match="out: is a file; a folder is needed there"):
+        two()
+    (tmp_path / "out").unlink()
+    table = tmp_path / "out" / "summary.csv"
+    with pytest.raises(SortError, match=r"summary\.csv: cannot be written: ") as caught:
+        two(lambda study: table.mkdir(exist_ok=True))
+    assert "\n" not in str(caught.value) and states(tmp_path / "out") == ["done", "done"]
+    with pytest.raises(SortError, match=r"summary\.csv: cannot be removed: "):
+        two()
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+def test_a_copy_that_was_killed_is_made_again(tiny_study, tmp_path, monkeypatch, after):
+    """The second of two files of ``graphs`` and of ``records`` is torn; the next run gets past it."""
+    copy, copied = shutil.copy, []
+
+    def kill(source, target):
+        if len(copied) == after:
+            Path(target).write_bytes(source.read_bytes()[:10])
+            raise Killed
+        copied.append(source)
+        copy(source, target)
+
+    study = Study.create(tiny_study.config, tmp_path / "point")
+    monkeypatch.setattr(sweep.shutil, "copy", kill)
+    with pytest.raises(Killed):
+        sweep._take_over(study, [tiny_study.directory])
+    monkeypatch.setattr(sweep.shutil, "copy", copy)
+    (tmp_path / "point" / "graphs").mkdir(exist_ok=True)
+    (tmp_path / "point" / "graphs" / "tiny-residual.json").write_text("torn")  # as a version without replacing left it
+    again = Study(tmp_path / "point")
+    sweep._take_over(again, [tiny_study.directory])
+    for name in ("graphs", "records"):
+        files = {path.name: path.read_bytes() for path in (tiny_study.directory / name).iterdir()}
+        assert len(files) == 2
+        assert {path.name: path.read_bytes() for path in (study.directory / name).iterdir()} == files
+    assert again.stage("generate") == tiny_study.stage("generate") and again.patterns == tiny_study.patterns
+
+
+def test_a_copy_onto_a_full_disk_is_one_line(tiny_study, tmp_path, monkeypatch):
+    def full(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sweep.shutil, "copy", full)
+    study = Study.create(tiny_study.config, tmp_path / "point")
+    with pytest.raises(SortError, match=r"tiny-residual\.json: cannot be written: No space left on device$"):
+        sweep._take_over(study, [tiny_study.directory])

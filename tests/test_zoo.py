@@ -15,9 +15,12 @@ import sortlib
 from sortlib.apis import PAPER_APIS
 from sortlib.config import data_dir
 from sortlib.errors import SortError
+from sortlib.pipeline import complete
+from sortlib.study import Study, load_config
 from sortlib.zoo import Inputs, ZooEntry, build, load_zoo, prepare, samples
 from sortlib.zoo.calibration import calibrate, calibration_inputs
 from sortlib.zoo.weights import wake
+from sortlib.zoo_tracing import trace_zoo
 
 RESIDUAL = "{name: net, source: custom, model: 'sortlib.zoo.tiny:ResidualNet'}"
 RESNET18 = "{name: net, source: openmmlab, model: resnet18_8xb32_in1k}"
@@ -74,8 +77,6 @@ def test_quick_holds_one_model_of_each_kind_and_those_that_share_the_rare_apis()
 def test_quick_has_a_pattern_of_three_models_for_each_of_the_papers_apis(tmp_path):
     """Tracing without computing is enough to see the graphs."""
     pytest.importorskip("mmpretrain")
-    from sortlib.zoo_tracing import trace_zoo
-
     trace_zoo("quick", out=tmp_path, progress=False, fake=True)
     graphs = [sortlib.ApiGraph.load(path) for path in sorted(tmp_path.glob("*.json"))]
     patterns = sortlib.mine(graphs, min_support=3, max_nodes=2)
@@ -258,7 +259,7 @@ def test_calibration_leaves_dropout_off_and_skips_models_without_batch_norm():
 def test_a_forward_pass_that_fails_in_calibration_is_told(zoo):
     loaded = zoo(f"inputs: {{size: 2}}\nmodels: [{RESIDUAL}]")
     assert message(first, loaded).startswith(
-        "my.yaml: model 'net': forward pass for batch-norm calibration failed: Given input size: (8x1x1)."
+        "my.yaml: model 'net': forward pass for batch-norm calibration failed: RuntimeError: Given input size: (8x1x1)."
     )
 
 
@@ -438,6 +439,179 @@ def test_custom_code_that_cannot_be_used_is_told(zoo, here, model, line):
     (here / "broken.py").write_text("def net(:\n")
     text = message(first, zoo(f"models: [{{name: net, source: custom, model: '{model}'}}]")).replace(f"{here}/", "")
     assert text.startswith("my.yaml: model 'net': ") and line in text
+
+
+# Models that raise, exit, call no API or start threads
+
+RAISING = """
+import sys, threading, time
+import torch
+
+def odd():
+    class Odd(Exception):
+        pass
+    raise Odd("first line\\nsecond")
+
+WAYS = {
+    "exit": lambda: sys.exit(0), "key": lambda: {}["lost"], "memory": lambda: [None] * (1 << 60),
+    "attribute": lambda: torch.nn.Identity().weight, "generator": lambda: (_ for _ in ()).throw(GeneratorExit()),
+    "stop": lambda: next(iter(())), "odd": odd, "interrupt": lambda: (_ for _ in ()).throw(KeyboardInterrupt()),
+}
+
+class Forward(torch.nn.Module):
+    def __init__(self, way, norm):
+        super().__init__()
+        self.way, self.norm = way, torch.nn.BatchNorm2d(3) if norm else torch.nn.ReLU()
+
+    def forward(self, x):
+        return WAYS[self.way](), self.norm(x)
+
+def calibrated(way):
+    return Forward(way, True)
+
+def traced(way):
+    return Forward(way, False)
+
+def built(way):
+    return WAYS[way]()
+
+class Evaluated(torch.nn.ReLU):
+    def eval(self):
+        raise KeyError("eval")
+
+class Text(torch.nn.Module):
+    def forward(self, x):
+        return "text"
+
+class Threaded(torch.nn.ReLU):
+    def forward(self, x):
+        threading.Thread(target=time.sleep, args=(600,), name="heartbeat").start()
+        return super().forward(x)
+"""
+GOOD = "{name: good, source: custom, model: 'torch.nn:ReLU'}"
+TYPES = {"exit": "SystemExit: 0", "key": "KeyError: 'lost'", "memory": "MemoryError",
+         "attribute": "AttributeError: 'Identity' object has no attribute 'weight'", "generator": "GeneratorExit",
+         "stop": "StopIteration", "odd": "Odd: first line"}  # fmt: skip
+
+
+@pytest.fixture
+def raising(zoo, here):
+    """``raising(function, way)``: a zoo file of a model that raises and of one that does not."""
+
+    def write(function, way=None):
+        (here / "mine.py").write_text(RAISING)
+        options = f", options: {{way: {way}}}" if way else ""
+        bad = f"{{name: net, source: custom, model: 'mine.py:{function}'{options}}}"
+        zoo(f"inputs: {{size: 8}}\nmodels: [{bad}, {GOOD}]")
+        (here / "study.yaml").write_text("zoo: my.yaml\n")
+        return "my.yaml"
+
+    return write
+
+
+def traced_study(here):
+    """The study of ``raising``'s zoo, traced."""
+    return complete(Study.create(load_config("study.yaml"), here / "study"), "trace", progress=False)
+
+
+@pytest.mark.parametrize("way", TYPES)
+@pytest.mark.parametrize("function", ["built", "calibrated", "traced"])
+def test_whatever_a_model_raises_is_one_line_and_the_others_are_traced(raising, here, function, way):
+    found = trace_zoo(raising(function, way), progress=False)
+    assert list(found.table["model"]) == ["good"] and list(found.failures) == ["net"]
+    (text,) = found.failures.values()
+    assert "\n" not in text
+    if function == "traced":
+        kind, _, rest = TYPES[way].partition(":")
+        assert text.startswith(f"net raised {kind} in module (top), before the first call") and text.endswith(rest)
+    else:
+        what = "mine.py:built raised" if function == "built" else "forward pass for batch-norm calibration failed:"
+        assert f"{what} {TYPES[way]}" in text and re.search(r"mine\.py, line \d+\)$", text)
+    assert message(traced_study, here).endswith(text.removeprefix("my.yaml: "))
+
+
+def test_an_error_of_a_models_own_eval_is_told(raising):
+    text = trace_zoo(raising("Evaluated"), progress=False).failures["net"]
+    assert "model 'net': " in text and "mine.py:Evaluated of source custom raised KeyError: 'eval' (" in text
+
+
+def test_a_module_that_exits_when_it_is_imported_is_told(zoo, here):
+    (here / "mine.py").write_text("import sys\nsys.exit()\n")
+    text = message(first, zoo("models: [{name: net, source: custom, model: 'mine.py:net'}]"))
+    assert re.search(r"mine\.py raised SystemExit \(\S+mine\.py, line 2\)$", text)
+
+
+@pytest.mark.parametrize("function", ["built", "calibrated", "traced"])
+def test_an_interrupt_is_the_users_and_ends_the_command(raising, function):
+    with pytest.raises(KeyboardInterrupt):
+        trace_zoo(raising(function, "interrupt"), progress=False)
+
+
+def test_an_exit_in_a_backward_pass_is_told(here, zoo):
+    (here / "mine.py").write_text(
+        "import sys, torch\n\nclass Exits(torch.autograd.Function):\n"
+        "    @staticmethod\n    def forward(context, x): return x * 2\n"
+        "    @staticmethod\n    def backward(context, gradient): sys.exit(0)\n\n"
+        "class Net(torch.nn.Linear):\n    def forward(self, x): return Exits.apply(super().forward(x))\n\n"
+        "def net(): return Net(3, 2), torch.ones(1, 3)\n"
+    )
+    zoo("models: [{name: net, source: custom, model: 'mine.py:net'}]")
+    assert trace_zoo("my.yaml", progress=False, train=True).failures == {
+        "net": "net: the backward pass raised SystemExit: 0"
+    }
+
+
+@pytest.mark.parametrize("fake", [False, True])
+def test_a_model_without_a_call_is_refused_as_in_a_study(raising, here, fake):
+    found = trace_zoo(raising("Text"), progress=False, fake=fake)
+    assert found.failures == {"net": "model net: no API call was seen"} and list(found.table["model"]) == ["good"]
+    assert message(traced_study, here) == found.failures["net"]
+
+
+@pytest.mark.parametrize(("function", "way", "status"), [("Threaded", None, 0), ("built", "key", 1)])
+def test_a_thread_that_a_model_leaves_running_keeps_no_command_from_ending(raising, here, function, way, status):
+    raising(function, way)
+    code = "import sys\nfrom sortlib import cli, threads\nthreads.GRACE = 0.2\ncli.main()"
+    shown = subprocess.run([sys.executable, "-c", code, "trace", "my.yaml", "--quiet"], capture_output=True, text=True,
+                           cwd=here, timeout=120, check=False)  # fmt: skip
+    assert shown.returncode == status and f"{2 - status} models: 1 calls on average" in shown.stdout, shown.stderr
+    left = "sortlib: not waited for threads that a model has left running: heartbeat\n"
+    assert (shown.stderr == left) == (function == "Threaded")
+
+
+# Files of a trace
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_place_that_takes_no_files_is_told_before_anything_is_traced(here, monkeypatch, place):
+    (here / "file").write_text("kept")
+    monkeypatch.setattr("sortlib.zoo_tracing.prepare", lambda *_: pytest.fail("traced"))
+    assert message(trace_zoo, "tiny", out=here / place).startswith(f"{here / place}: ")
+    assert (here / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", ["json", "parquet"])
+def test_a_full_disk_is_one_line_and_leaves_no_part_of_a_file(here, name):
+    """The limit on the size of files is the system's own, and errors come as from a full disk."""
+    pytest.importorskip("resource")
+    trace_zoo("tiny", ["tiny-residual"], "whole", False, records=True)
+    files = [here / "whole" / f"tiny-residual.{kind}" for kind in ("json", "parquet")]
+    limit = files[0].stat().st_size if name == "parquet" else 1000
+    assert limit < files[name == "parquet"].stat().st_size
+    code = f"""if True:
+        import resource
+        from sortlib.errors import SortError
+        from sortlib.zoo_tracing import trace_zoo
+        resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))
+        try:
+            trace_zoo("tiny", ["tiny-residual"], "out", False, records=True)
+        except SortError as error:
+            print(error)
+    """
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=here, check=True)
+    assert re.fullmatch(rf"out/tiny-residual\.{name}: cannot be written: .*File too large.*\n", shown.stdout)
+    left = [path.name for path in (here / "out").iterdir()]
+    assert left == ([] if name == "json" else ["tiny-residual.json"])
 
 
 # OpenMMLab, torchvision, timm

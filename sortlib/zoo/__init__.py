@@ -21,7 +21,8 @@ import random
 from pathlib import Path
 
 from sortlib.config import data_file, read_yaml, validated
-from sortlib.errors import SortError
+from sortlib.errors import RAISED, SortError
+from sortlib.zoo.raised import told
 from sortlib.zoo.spec import Inputs, Zoo, ZooEntry
 
 __all__ = ["Inputs", "Zoo", "ZooEntry", "build", "load_zoo", "prepare", "samples"]
@@ -96,7 +97,7 @@ def prepare(entry: ZooEntry, zoo: Zoo | None = None):
     Raises
     ------
     SortError
-        Unknown model, missing package, weights or images that cannot be read.
+        Unknown model, missing package, weights or images that cannot be read; the model's own code raised.
     """
     from sortlib.zoo.calibration import calibrate, calibration_inputs
 
@@ -123,12 +124,16 @@ def _load(entry, seed):
     try:
         with seeded(seed):
             model, own = _source(entry.source).load(entry, seed)
+            return model.eval(), own
+    except SortError:
+        raise
     except ModuleNotFoundError as error:  # of what the model needs; a source itself is missing with its own words
         package = (error.name or str(error)).partition(".")[0]
         raise SortError(f"model {entry.name!r} needs the package {package}: pip install {package}") from error
     except ImportError as error:
         raise SortError(f"model {entry.name!r} cannot be imported: {' '.join(str(error).split())}") from error
-    return model.eval(), own
+    except RAISED as error:
+        raise SortError(f"model {entry.name!r}: {entry.model} of source {entry.source} raised {told(error)}") from error
 
 
 def _source(name):

@@ -6,7 +6,7 @@ layer to layer. Statistics from real images put every normalised activation wher
 
 from __future__ import annotations
 
-from sortlib.errors import SortError
+from sortlib.zoo.raised import reported
 from sortlib.zoo.spec import IMAGE_KINDS, ZooEntry
 
 # Some batch norms see one value per channel and image (after global pooling), so a batch needs several images;
@@ -43,7 +43,7 @@ def calibrate(model, calls, name="model") -> int:
     Raises
     ------
     SortError
-        A forward pass failed.
+        A forward pass raised, whatever it was.
     """
     import torch
     from torch.nn.modules.batchnorm import _BatchNorm
@@ -52,18 +52,16 @@ def calibrate(model, calls, name="model") -> int:
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     if not norms:
         return 0
+    inputs = calls()
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # cumulative average: every pass has the same weight
         norm.train()
     try:
-        with torch.no_grad():
-            for args, kwargs in calls():
+        with torch.no_grad(), reported(f"model {name!r}: forward pass for batch-norm calibration failed"):
+            for args, kwargs in inputs:
                 model(*args, **kwargs)
-    except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
-        text = " ".join(str(error).split())
-        raise SortError(f"model {name!r}: forward pass for batch-norm calibration failed: {text}") from error
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-import traceback
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 from sortlib.config import suggestion
-from sortlib.errors import SortError, choices
+from sortlib.errors import RAISED, SortError, choices
+from sortlib.zoo.raised import told
 from sortlib.zoo.weights import load_checkpoint
 
 
@@ -31,9 +31,9 @@ def load(entry, seed):
         result = function(**entry.options)
     except (SortError, ModuleNotFoundError):
         raise
-    except Exception as error:
+    except RAISED as error:
         # Chained, so that a notebook shows the user's own frames as well.
-        raise SortError(f"model {entry.name!r}: {entry.model} raised {_told(error)}") from error
+        raise SortError(f"model {entry.name!r}: {entry.model} raised {told(error)}") from error
     parts = result if isinstance(result, tuple) else (result,)
     model, *rest = parts
     named = rest[1] if len(rest) > 1 else {}
@@ -103,15 +103,7 @@ def _executed(entry, place, folder, run):
         ) from None
     except SyntaxError as error:
         raise SortError(f"model {entry.name!r}: {error.filename}, line {error.lineno}: {error.msg}") from None
-    except Exception as error:
-        raise SortError(f"model {entry.name!r}: {place} raised {_told(error)}") from error
+    except RAISED as error:
+        raise SortError(f"model {entry.name!r}: {place} raised {told(error)}") from error
     finally:
         sys.path.remove(str(folder))
-
-
-def _told(error):
-    """``ValueError: text (file.py, line 3)``, the place being the innermost frame."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]
-    frames = [frame for frame in frames if not frame.filename.startswith("<")]
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
