@@ -168,6 +168,28 @@ def platform_pair(study) -> tuple[str, str]:
     return stage["reference"], stage["candidate"]
 
 
+def calls_with_gradients(study) -> int:
+    """How many executed calls, of SORT and Single-API cases, had gradients of their inputs compared as well.
+
+    Those that ran forward and backward (``generation.backward``) and have an operand that wants a gradient.
+    """
+    records, cases = {record.key: record for record in study.records}, {case.id: case for case in study.cases}
+    rows = study.all_outcomes
+    compared = rows[rows["status"] == "ok"]
+    nodes = [cases[case].nodes[node] for case, node in zip(compared["case"], compared["node"], strict=True)]
+    return sum(node.backward and _wants_gradient(node, records.get(tuple(node.record))) for node in nodes)
+
+
+def _wants_gradient(node, record):
+    return record is not None and any(
+        features.dtype.startswith(_DIFFERENTIABLE) and ".".join(map(str, path)) not in node.frozen
+        for path, features in record.tensors()
+    )
+
+
+_DIFFERENTIABLE = ("float", "bfloat", "complex")  # beginnings of dtypes that have gradients
+
+
 def inputs(case: TestCase) -> pd.DataFrame:
     """A row per tensor argument of a case: from which call it comes, or from which recorded range it is drawn."""
     rows = []

@@ -18,7 +18,7 @@ from sortlib.generation import TestCase
 from sortlib.grouping import SIDES, Cause, cause_of
 from sortlib.judging import RANK, judge_rows
 from sortlib.platform import Platform, require
-from sortlib.reproducing.draft import Draft, tensors_of
+from sortlib.reproducing.draft import Draft, differentiated, tensors_of
 from sortlib.reproducing.simpler import simpler_values
 from sortlib.reproducing.values import Value
 from sortlib.runner.pair import Pair
@@ -214,7 +214,7 @@ class Search:
         try:
             while True:
                 before = len(self.steps)
-                for step in (self._nodes, self._arguments, self._shapes, self._values):
+                for step in (self._gradients, self._nodes, self._arguments, self._shapes, self._values):
                     step()
                 if len(self.steps) == before:
                     return True
@@ -251,6 +251,22 @@ class Search:
         self.steps.append(step)
         self.bar.set_postfix_str(f"{draft.size[0]} calls, {draft.size[1]:,} elements")
         return True
+
+    # ---- fewer gradients ----
+
+    def _gradients(self):
+        """Without the backward pass; else only that of the last call, and of it only the gradients that it takes."""
+        nodes = self.draft.nodes
+        if not any(node.backward for node in nodes):
+            return
+        plain = tuple(replace(node, backward=False, frozen=[]) for node in nodes)
+        if self.accept(replace(self.draft, nodes=plain), "no gradients"):
+            return
+        self.accept(replace(self.draft, nodes=(*plain[:-1], nodes[-1])), "no gradients of earlier calls")
+        for name in differentiated(self.draft).values():
+            *earlier, last = self.draft.nodes
+            last = replace(last, frozen=[*last.frozen, name])
+            self.accept(replace(self.draft, nodes=(*earlier, last)), f"no gradient of {name}")
 
     # ---- fewer calls ----
 

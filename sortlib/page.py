@@ -59,13 +59,38 @@ def bullets(items) -> str:
 
 
 def code(content) -> str:
-    """Preformatted text."""
-    return element("pre", element("code", text(content)), tabindex="0")
+    """Preformatted text; long lines wrap, so nothing of a command is out of sight."""
+    return element("pre", element("code", text(content)))
 
 
-def facts(pairs) -> str:
-    """Names with their values, as a definition list."""
-    return element("dl", "".join(element("dt", text(name)) + element("dd", text(value)) for name, value in pairs))
+def plural(noun, count) -> str:
+    """A noun for a number of things: ``model`` for 1, else ``models``."""
+    return noun if count == 1 else f"{noun}s"
+
+
+def counted(count, noun) -> str:
+    """A number with its noun: ``1 model``, ``1,200 models``."""
+    return f"{count:,} {plural(noun, count)}"
+
+
+def facts(pairs, compact=False, links=None) -> str:
+    """Names with their values, as a definition list.
+
+    Parameters
+    ----------
+    pairs : (name, value) pairs.
+    compact : whether several stand beside each other.
+    links : name -> anchor in the page to which its value leads.
+    """
+    links = links or {}
+    rows = [
+        element("dt", text(name))
+        + element("dd", element("a", text(value), href=f"#{links[name]}") if name in links else text(value))
+        for name, value in pairs
+    ]
+    if compact:
+        return element("dl", "".join(element("div", row) for row in rows), class_="compact")
+    return element("dl", "".join(rows))
 
 
 def fold(summary, *content, printed=True, anchor="") -> str:
@@ -126,7 +151,7 @@ def table(frame, caption="", headings=None, groups=None, notes=None, links=None)
     leading = [links.get(name, {}) for name in names]
     body = "".join(_row(row, kinds, leading) for row in rows)
     foot = element("tfoot", "".join(_row(row, kinds, leading) for row in total)) if total else ""
-    whole = element("caption", text(caption)) if caption else ""
+    whole = element("caption", element("span", text(caption))) if caption else ""
     whole += element("thead", head) + element("tbody", body) + foot
     look = "scroll" if len(frame) > _ONE_PAGE else "scroll one-page"
     return element("div", element("table", whole), class_=look, tabindex="0") + bullets(notes)
@@ -196,18 +221,36 @@ body { font: 15px/1.5 system-ui, "DejaVu Sans", sans-serif; color: var(--ink); b
 h1 { font-size: 1.7rem; margin: 0 0 .3rem; }
 h2 { font-size: 1.25rem; margin: 2.5rem 0 .6rem; padding-top: .6rem; border-top: 2px solid var(--ink); }
 h3 { font-size: 1.05rem; margin: 1.6rem 0 .3rem; }
+h4 { font-size: 1rem; margin: 0 0 .3rem; }
 p, ul { max-width: 48rem; margin: .5rem 0; }
+:is(p, li, h1, h2, h3, h4, summary, figcaption, caption) { overflow-wrap: anywhere; }
 .scroll + ul { color: var(--faint); font-size: .86rem; }
 .verdict { font-size: 1.1rem; font-weight: 600; }
+.summary { border-left: 4px solid var(--rule); padding: .1rem 0 .1rem 1rem; margin: .8rem 0 1rem; }
+.summary.accusing { border-color: #b3261e; }
+.summary ul { padding-left: 1.2rem; }
+.finding { border-left: 4px solid var(--rule); padding-left: 1rem; margin: 1rem 0; }
+.finding:target { border-color: #b3261e; }
 nav ol { display: flex; flex-wrap: wrap; gap: .2rem 1.4rem; padding: 0; list-style: none; counter-reset: part; }
 nav li { counter-increment: part; }
 nav li::before { content: counter(part) ". "; color: var(--faint); }
 main { counter-reset: part; }
 h2::before { counter-increment: part; content: counter(part) ". "; }
 a { color: var(--accent); }
-.scroll { overflow-x: auto; margin: .8rem 0; }
+/* Shadows at the edges behind which a wide table goes on: white patches move with the table and cover them at its ends
+   (background-attachment: local, CSS Backgrounds and Borders 3, section 2.5). */
+.scroll { overflow-x: auto; margin: .8rem 0;
+  background: linear-gradient(to right, #fff 1.5rem, transparent) left / 3rem 100% no-repeat local,
+    linear-gradient(to left, #fff 1.5rem, transparent) right / 3rem 100% no-repeat local,
+    linear-gradient(to right, rgb(0 0 0 / .3), transparent) left / 1rem 100% no-repeat scroll,
+    linear-gradient(to left, rgb(0 0 0 / .3), transparent) right / 1rem 100% no-repeat scroll #fff; }
 table { border-collapse: collapse; font-size: .86rem; }
 caption { text-align: left; font-weight: 600; padding: .2rem .5rem .3rem 0; }
+/* A caption is as wide as its table; the text in it stays in sight and wraps where the table is cut. */
+@media screen {
+  .scroll { container-type: inline-size; }
+  caption span { display: inline-block; position: sticky; left: 0; max-width: calc(100vw - 3rem); max-width: 100cqi; }
+}
 th, td { padding: .2rem .6rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--rule); }
 .long { overflow-wrap: anywhere; min-width: 14em; }
 .short { white-space: nowrap; }
@@ -232,10 +275,16 @@ figcaption { color: var(--faint); font-size: .86rem; max-width: 48rem; }
 .pair img, .wide img { width: 100%; }
 .wide img { max-width: min(100%, 56rem); }
 .pair .case img { width: auto; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1.2rem; margin: .6rem 0; }
+dl { display: grid; grid-template-columns: fit-content(60%) 1fr; gap: .1rem 1.2rem; margin: .6rem 0; }
 dt { color: var(--faint); }
+@media screen and (max-width: 30rem) {
+  dl { grid-template-columns: minmax(0, 1fr); }
+  dd + dt { margin-top: .3rem; }
+}
+dl.compact { display: flex; flex-wrap: wrap; gap: .3rem 2rem; }
 dd { margin: 0; overflow-wrap: anywhere; }
-pre { background: #f6f8fa; border: 1px solid var(--rule); padding: .6rem .8rem; overflow-x: auto; font-size: .86rem; }
+pre { background: #f6f8fa; border: 1px solid var(--rule); padding: .6rem .8rem; font-size: .86rem;
+  white-space: pre-wrap; overflow-wrap: anywhere; }
 details { margin: .6rem 0; }
 summary { cursor: pointer; font-weight: 600; }
 @media print {
@@ -243,7 +292,7 @@ summary { cursor: pointer; font-weight: 600; }
   body { font-size: 10pt; padding: 0; max-width: none; }
   nav, .screen { display: none; }
   a { color: inherit; text-decoration: none; }
-  h2, h3, h2 + p, caption, thead, summary, summary + p { break-after: avoid; }
+  h2, h3, h4, h2 + p, caption, thead, summary, summary + p { break-after: avoid; }
   figure, p, tr, dl, pre, .one-page { break-inside: avoid; }
   tbody tr:nth-child(-n+3) { break-before: avoid; }
   figure img, .wide img { max-height: 230mm; max-width: 100%; width: auto; }
@@ -252,10 +301,10 @@ summary { cursor: pointer; font-weight: 600; }
   .pair img { max-height: 100mm; max-width: 100%; width: auto; }
   thead { display: table-header-group; }
   tfoot { display: table-row-group; }
-  .scroll, pre { overflow: visible; }
-  pre { white-space: pre-wrap; font-size: 8pt; line-height: 1.3; }
+  .scroll { overflow: visible; background: none; }
+  pre { font-size: 8pt; line-height: 1.3; }
   table { font-size: 7pt; }
-  th, td { padding: .1rem .2rem; }
+  th, td { padding: .1rem .15rem; }
   .long { min-width: 7em; }
   .case table { font-size: 6.5pt; }
   .case :is(th, td) { padding: .1rem .12rem; }

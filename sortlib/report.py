@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
@@ -13,8 +14,9 @@ from ruamel.yaml import YAML
 from sortlib import details, figures, page, tables
 from sortlib.apis import PAPER_APIS, paper_name
 from sortlib.errors import SortError
-from sortlib.grouping import findings, state
+from sortlib.grouping import accuses, cause_of, finding_id, findings, state
 from sortlib.judging import RANK, Verdict
+from sortlib.page import counted, plural
 from sortlib.platform import parse
 from sortlib.study import Study
 
@@ -24,6 +26,7 @@ _FEW = 4  # methods whose every count stands in one table
 _COLUMNS = 11  # of numbers in a table that fits on a page
 _ABSENT = re.compile(r"^[^:]*: no attempt on ")  # footnotes on methods without a test of an API
 _REASONS = 3  # shown for each method of others
+_NAMED = 5  # findings in the head of the page
 _WIDE = 7.0  # inches above which a drawn case takes a row of its own
 MEANING = {
     Verdict.SUSPECT: "One platform is beyond the rounding bound and clearly farther from float64 than the other.",
@@ -64,12 +67,14 @@ def write_report(study: Study) -> Path:
         Nothing was run yet, or the file cannot be written.
     """
     study.all_outcomes  # noqa: B018 - says in one line what is missing, before half a page is made
+    found = findings(study)
     sections = [
+        ("findings", "Findings", *_findings(study, found)),
+        ("others", "Other differences", *_other_differences(study, found)),
         ("run", "What was run", *_what_was_run(study)),
-        ("findings", "Findings", *_findings(study)),
-        ("validity", "RQ1: are the inputs valid?", *_validity(study)),
+        ("validity", "RQ1: how many inputs are valid?", *_validity(study)),
         ("bugs", "RQ2: which bugs are found?", *_bugs(study)),
-        ("interactions", "RQ3: what do interactions add?", *_interactions(study)),
+        ("interactions", "RQ3: what do interactions between APIs add?", *_interactions(study)),
         ("cases", "Where differences arise and grow", *_cases(study)),
         ("repeat", "How to repeat it", *_repeat(study)),
         ("left-out", "What was left out", *_left_out(study)),
@@ -77,14 +82,14 @@ def write_report(study: Study) -> Path:
     parts = [(anchor, title, "".join(content)) for anchor, title, *content in sections]
     path = study.directory / "report.html"
     try:
-        path.write_text(page.document(f"SORT study {study.config.name}", _lead(study), parts), encoding="utf-8")
+        path.write_text(page.document(f"SORT study {study.config.name}", _lead(study, found), parts), encoding="utf-8")
     except OSError as error:
         raise SortError(f"{path}: cannot be written: {error.strerror}") from None
     return path
 
 
 def interesting_cases(study, count=SHOWN_CASES) -> list[str]:
-    """Ids of the cases most worth looking at: the worst ones of findings that are more than rounding, in the order of
+    """Ids of the cases most worth looking at: the worst ones of groups that are more than rounding, in the order of
     ``study.findings``, then those that ``details.cases`` ranks first, one for each pattern; ``HARMLESS_CASES`` at most
     if all calls are within rounding and the threshold."""
     chosen, patterns = [], set()
@@ -103,45 +108,70 @@ def interesting_cases(study, count=SHOWN_CASES) -> list[str]:
 # ---- sections ----
 
 
-def _lead(study):
+def _lead(study, found):
     reference, candidate = details.platform_pair(study)
-    accused = tables.accusing(study)
     attempts = pd.concat([tables.attempts(study.outcomes), tables.attempts(study.single)])
     valid = int(tables.is_valid(attempts).sum())
     differing = int((study.all_outcomes["propagated_max_abs"] > study.config.threshold).sum())
-    if len(accused):
-        verdict = f"{len(accused)} {'finding accuses' if len(accused) == 1 else 'findings accuse'} a platform."
-    else:
-        verdict = "No finding accuses a platform."
+    facts = [
+        ("models", len(study.models)),
+        ("frequent patterns", len(study.patterns)),
+        ("cases", len(study.cases)),
+        ("calls executed", len(attempts)),
+        ("valid", f"{valid:,} of {len(attempts):,}"),
+        (f"calls above the threshold {study.config.threshold:g}", differing),
+    ]
+    if study.config.generation.backward:
+        facts.append(("calls with gradients compared", details.calls_with_gradients(study)))
     return (
         page.paragraph(f"{reference} (reference) against {candidate} (candidate)")
-        + page.element("p", page.text(verdict), class_="verdict")
-        + page.facts([
-            ("models", len(study.models)),
-            ("frequent patterns", len(study.patterns)),
-            ("cases", len(study.cases)),
-            ("calls executed", len(attempts)),
-            ("valid", f"{valid:,} of {len(attempts):,}"),
-            (f"calls above the threshold {study.config.threshold:g}", differing),
-        ])
-    )  # fmt: skip
+        + _summary(found)
+        + page.facts(facts, compact=True)
+    )
 
 
-def _plural(noun, count):
-    return noun if count == 1 else f"{noun}s"
+def _summary(found):
+    """What was found, in the first lines of the page, with a link to each finding."""
+    if found.empty:
+        return page.element("div", page.element("p", "No finding: no platform is accused.", class_="verdict"),
+                            class_="summary")  # fmt: skip
+    accuse = "accuses" if len(found) == 1 else "accuse"
+    said = page.element("p", page.text(f"{counted(len(found), 'finding')} {accuse} a platform:"), class_="verdict")
+    items = ""
+    for row in found.head(_NAMED).to_dict("records"):
+        name = page.element("a", page.text(tables.both_names(row["api"])), href=f"#{_anchor(row['finding'])}")
+        items += page.element("li", name + page.text(
+            f": {row['verdict']} ({row['cause']}), {row['reference']} against {row['candidate']}, "
+            f"{counted(row['calls'], 'call')}"))  # fmt: skip
+    if len(found) > _NAMED:
+        items += page.element("li", page.element("a", f"{len(found) - _NAMED:,} more", href="#findings"))
+    return page.element("div", said + page.element("ul", items), class_="summary accusing")
+
+
+def _anchor(finding):
+    return f"finding-{finding}"
 
 
 def _what_was_run(study):
     made, mined = study.manifest["made_with"], study.stage("mine")
     mining = study.config.mining
     yield page.table(tables.models(study), "Models and their graphs of API calls", {"apis": "APIs"})
+    several = mined["patterns"] != 1
     yield page.paragraph(
-        f"{mined['patterns']:,} patterns of {mining.min_nodes} to {mining.max_nodes} calls occur in at least",
-        f"{mining.min_support} models; {mined['with_join']:,} of them hold a join, a call that takes tensors from two",
-        "or more calls of the pattern.",
+        f"{counted(mined['patterns'], 'pattern')} of {mining.min_nodes} to {mining.max_nodes} calls",
+        f"{'occur' if several else 'occurs'} in at least {counted(mining.min_support, 'model')};",
+        f"{mined['with_join']:,} of them {'holds' if mined['with_join'] == 1 else 'hold'} a join, a call that takes",
+        "tensors from two or more calls of the pattern.",
     )
+    if study.config.generation.backward:
+        compared, executed = details.calls_with_gradients(study), len(tables.attempts(study.all_outcomes))
+        yield page.paragraph(
+            f"Gradients were compared too (generation.backward), in {compared:,} of {counted(executed, 'call')}: each",
+            "ran forward and backward, with an upstream gradient drawn for its outputs, and the gradients of its own",
+            "inputs were compared and judged like further outputs.",
+        )
     yield page.figure(figures.pattern_sizes(study), "Patterns by size and by support.",
-                      f"Bars: {mined['patterns']} patterns by number of calls and by number of models",
+                      f"Bars: {counted(mined['patterns'], 'pattern')} by number of calls and by number of models",
                       wide=True)  # fmt: skip
     yield page.fold("The most frequent patterns", page.figure(
         figures.patterns_grid(study), "The patterns with the highest support, larger ones first; joins are shaded.",
@@ -165,42 +195,119 @@ def _platforms(study):
     return pd.DataFrame(rows)
 
 
-def _findings(study):
+def _findings(study, found):
     yield page.paragraph(
-        "A finding is one API, one pair of platforms, one verdict and one cause; its row shows the worst call. The",
-        "verdict asks a float64 reference and a rounding bound which side is wrong, and looks at each call on equal",
-        "inputs (local) and on each platform's own values (propagated).",
+        "A finding accuses a platform: one API, one pair of platforms, one verdict and one cause; its evidence is that",
+        "of its worst call. The verdict asks a float64 reference and a rounding bound which side is wrong, and looks",
+        "at each call on equal inputs (local) and on each platform's own values (propagated).",
         *_spellings(study),
     )
-    found = study.findings
-    bugs = findings(study)[["finding", "only", "reproducer"]]
-    drawn = {case_id: f"case-{case_id}" for case_id in interesting_cases(study)}
+    if found.empty:
+        yield page.paragraph("There is none: nothing that was run accuses a platform.")
+        return
+    found = found.assign(api=found["api"].map(tables.both_names), worst_output=_worst_outputs(study, found))
+    drawn, worst = interesting_cases(study), _worst_heading(study)
+    if len(found) > 1:
+        shown = found[["finding", "verdict", "api", "cause", "worst_output", "calls", "cases", "patterns"]]
+        shown = shown.drop(columns=[name for name in ("cause", "worst_output") if not any(shown[name])])
+        yield page.table(shown, "All findings", {"api": "API", "worst_output": worst},
+                         links={"finding": {name: _anchor(name) for name in found["finding"]}})  # fmt: skip
     for verdict in RANK:
-        rows = found[found["verdict"] == verdict].drop(columns=["verdict", "reference", "candidate"])
-        if rows.empty:
-            continue
-        rows = rows.merge(bugs, how="left", on="finding").fillna({"only": "", "reproducer": ""})
-        rows = rows.drop(columns=[name for name in ("cause", "only", "reproducer") if not any(rows[name])])
-        scripts = {name: f"finding-{name}" for name in rows["finding"] if _reproducer(study, name)}
-        rows = rows.assign(api=rows["api"].map(tables.both_names))
-        headings = {"api": "API", "worst_case": "worst case", "worst_node": "node", "reason": "evidence"}
-        count = f"{verdict} ({len(rows)} {_plural('API', len(rows))}, {rows['calls'].sum():,} calls)"
-        links = {"worst_case": drawn, "finding": scripts}
-        content = page.paragraph(MEANING[verdict]) + page.table(rows, headings=headings, links=links)
-        content += "".join(_script(study, name, anchor) for name, anchor in scripts.items())
-        if verdict in _HARMLESS:
-            yield page.fold(count, content)
-        else:
-            yield page.element("h3", page.text(count)) + content
-    missing = bugs[bugs["reproducer"] == "not made"]
+        rows = found[found["verdict"] == verdict]
+        if len(rows):
+            said = f"{verdict} ({counted(len(rows), 'finding')}, {counted(rows['calls'].sum(), 'call')})"
+            yield page.element("h3", page.text(said)) + page.paragraph(MEANING[verdict])
+            yield from (_finding(study, row, drawn, worst) for row in rows.to_dict("records"))
+    missing = found[found["reproducer"] == "not made"]["finding"]
     if len(missing):
         yield page.paragraph("A stand-alone script and an issue text for a finding are made by this command; they then",
                              "stand here:")  # fmt: skip
-        yield page.code(
-            "\n".join(f"sortlib reproduce {study.directory} {name} --minimize" for name in missing["finding"])
-        )
-    if found.empty:
-        yield page.paragraph("No call was judged.")
+        yield page.code("\n".join(f"sortlib reproduce {study.directory} {name} --minimize" for name in missing))
+
+
+def _finding(study, row, drawn, worst):
+    """All about one finding."""
+    script = f"script-{row['finding']}" if _reproducer(study, row["finding"]) else ""
+    pairs = [
+        ("platforms", f"{row['reference']} (reference) against {row['candidate']} (candidate)"),
+        ("cause", row["cause"]),
+        (worst, row["worst_output"]),
+        ("evidence", row["reason"]),
+        ("only its calls have", row["only"]),
+        ("seen in", f"{counted(row['calls'], 'call')}, {counted(row['cases'], 'case')}, "
+                    f"{counted(row['patterns'], 'pattern')}"),
+        ("worst call", f"node {row['worst_node']} of case {row['worst_case']}"),
+        ("reproducer", row["reproducer"]),
+    ]  # fmt: skip
+    links = {"worst call": f"case-{row['worst_case']}"} if row["worst_case"] in drawn else {}
+    links |= {"reproducer": script} if script else {}
+    content = page.element("h4", page.text(f"{row['api']} (finding {row['finding']})"))
+    content += page.facts([(name, value) for name, value in pairs if value], links=links)
+    content += _script(study, row["finding"], script) if script else ""
+    return page.element("div", content, class_="finding", id=_anchor(row["finding"]))
+
+
+def _other_differences(study, accused):
+    drawn = interesting_cases(study)
+    others = study.findings[~study.findings["finding"].isin(accused["finding"])]
+    if others.empty:
+        yield page.paragraph("There are none." if len(accused) else "No call was judged.")
+        return
+    yield page.paragraph(
+        "Calls that accuse no platform, by verdict, API and cause: what explains a difference, or why nobody can be",
+        "said to be wrong. A row shows the worst of its calls.",
+    )
+    for verdict in RANK:
+        rows = others[others["verdict"] == verdict]
+        if rows.empty:
+            continue
+        said = f"{verdict} ({counted(rows['api'].nunique(), 'API')}, {counted(rows['calls'].sum(), 'call')})"
+        content = page.paragraph(MEANING[verdict]) + _groups(rows, drawn)
+        if verdict in _HARMLESS:
+            yield page.fold(said, content)
+        else:
+            yield page.element("h3", page.text(said)) + content
+
+
+def _groups(rows, drawn):
+    """A table of groups of calls of one verdict; a worst case that is drawn below leads there."""
+    rows = rows.drop(columns=["finding", "verdict", "reference", "candidate"])
+    rows = rows.drop(columns=[] if any(rows["cause"]) else "cause").assign(api=rows["api"].map(tables.both_names))
+    headings = {"api": "API", "worst_case": "worst case", "worst_node": "node"}
+    return page.table(rows, headings=headings, links={"worst_case": {case_id: f"case-{case_id}" for case_id in drawn}})
+
+
+def _worst_heading(study):
+    return "worst output or gradient" if study.config.generation.backward else "worst output"
+
+
+def _worst_outputs(study, found):
+    """Which output or gradient of its calls is worst, for each finding; empty where the cause is no inaccuracy.
+
+    Nothing is said where there is nothing to choose from: every call of the findings has one output, without gradients.
+    """
+    rows = pd.concat([study.judged, study.judged_single], ignore_index=True)
+    rows = rows[accuses(rows)]
+    named = {}
+    for row in rows.to_dict("records"):
+        cause = cause_of({**row, "verdict": row["evidence"]})
+        key = finding_id(row["api"], row["reference"], row["candidate"], row["evidence"], cause)
+        if cause.kind == "accuracy":
+            worst = row.get("worst_output")
+            worst = worst if isinstance(worst, str) else ""  # missing where no call of a file of outcomes has one
+            named.setdefault(key, []).append((row["case"], row["node"], worst or "output"))
+    if not study.config.generation.backward and {name for calls in named.values() for *_, name in calls} <= {"output"}:
+        return ""
+    return [_most(named.get(row["finding"], []), row) for row in found.to_dict("records")]
+
+
+def _most(calls, finding):
+    """The worst output of a finding's worst call, and how many of its calls have which where they differ."""
+    counts = Counter(name for *_, name in calls)
+    worst = next((name for *place, name in calls if place == [finding["worst_case"], finding["worst_node"]]), "")
+    if len(counts) < 2:
+        return worst
+    return f"{worst}; of all calls: " + ", ".join(f"{name} {count:,}" for name, count in counts.most_common())
 
 
 def _reproducer(study, finding) -> str:
@@ -229,10 +336,14 @@ def _scopes(study):
     yield None, "the paper's 15 APIs"
     found = tables.tested(study)
     if found - set(PAPER_APIS):
-        yield "tested", f"all {len(found)} tested APIs"
+        yield "tested", f"all {len(found)} tested APIs" if len(found) > 1 else "the only tested API"
 
 
 def _validity(study):
+    yield page.paragraph(
+        "RQ1, RQ2 and RQ3 are the paper's research questions (section V). RQ1 asks what share of the inputs that a",
+        "method makes for an API is valid, so that the API can be called with them (Table I).",
+    )
     yield page.paragraph(
         "Every input set handed to an API on the reference platform is an attempt, valid if the API returned; nothing",
         "is retried. Ratios in percent. / marks where a method has no test.",
@@ -310,6 +421,7 @@ def _invalid(study):
 
 def _bugs(study):
     threshold = f"{study.config.threshold:g}"
+    yield page.paragraph("RQ2 asks how many bugs a method finds, by API and symptom (Table II).")
     yield page.paragraph(
         f"The paper counts every call whose outputs differ by more than {threshold} or that fails on one side. Under",
         "the evidence rule only what rounding cannot explain accuses a platform.",
@@ -382,6 +494,10 @@ def _grouped(table, prefixes):
 
 
 def _interactions(study):
+    yield page.paragraph(
+        "RQ3 asks what is gained by testing APIs together, as models call them, over testing each alone: whether",
+        "differences grow from call to call (Figure 13).",
+    )
     for apis, scope in _scopes(study):
         yield from _figure_13(study, apis, scope)
 
@@ -447,7 +563,7 @@ def _rerun(study, case_id):
         f"import sortlib as sl\n\nstudy = sl.Study({str(study.directory)!r})\n"
         f"outcomes = sl.run([study.case({case_id!r})], {reference!r}, {candidate!r})\n"
         f"sl.judge(outcomes, rule='evidence')[['api', 'propagated_max_abs', 'local_max_abs', 'verdict', 'reason']]\n"
-        f"# where a call accuses a platform, a script that needs torch and numpy only, and an issue text:\n"
+        f"# where a call accuses a platform, a stand-alone script and an issue text:\n"
         f"# sl.reproduce(study, {case_id!r}, minimize=True)"
     )
 
@@ -492,32 +608,42 @@ def _left_out(study):
     tested, mined = made["patterns_tested"], made["patterns_mined"]
     notes = []
     if tested < mined:
-        notes.append(f"{mined - tested:,} of {mined:,} mined patterns were not tested (generation.max_patterns is "
-                     f"{config.generation.max_patterns:,}); those tested are spread over sizes and APIs.")  # fmt: skip
-    else:
-        notes.append(f"All {mined:,} mined patterns were to be tested.")
-    if config.generation.max_elements:
-        notes.append(f"Records with a tensor of more than {config.generation.max_elements:,} elements were not used "
-                     "(generation.max_elements).")  # fmt: skip
+        were = "was" if mined - tested == 1 else "were"
+        notes.append(f"{mined - tested:,} of {counted(mined, 'mined pattern')} {were} not tested "
+                     f"(generation.max_patterns is {config.generation.max_patterns:,}); those tested are spread over "
+                     "sizes and APIs.")  # fmt: skip
+    limit = config.generation.max_elements
+    large = sum(_larger(record, limit) for record in study.records) if limit else 0
+    if large:
+        notes.append(f"{counted(large, 'record')} with a tensor of more than {limit:,} elements "
+                     f"{'was' if large == 1 else 'were'} not used (generation.max_elements).")  # fmt: skip
     if config.mining.keep != "all":
         notes.append(f"Only {config.mining.keep} patterns were kept (mining.keep).")
     for model, facts in study.stage("trace").get("done", {}).items():
         if facts["other_graph"] and model in study.models:
-            notes.append(f"{model}: samples {', '.join(map(str, facts['other_graph']))} took another path through the "
-                         "model and were not recorded.")  # fmt: skip
+            number = len(facts["other_graph"])
+            samples = f"{plural('sample', number)} {', '.join(map(str, facts['other_graph']))}"
+            notes.append(f"{model}: {samples} took another path through the model and "
+                         f"{'was' if number == 1 else 'were'} not recorded.")  # fmt: skip
     for graph in study.graphs:
         notes += [f"{graph.name}: {note}" for note in graph.notes]
     pending = len(study.cases) - study.all_outcomes["case"].nunique()
     if pending:
-        notes.append(f"{pending:,} of {len(study.cases):,} cases have not been run yet.")
+        have = "has" if pending == 1 else "have"
+        notes.append(f"{pending:,} of {counted(len(study.cases), 'case')} {have} not been run yet.")
     without = made.get("without_case", {})
-    notes.append(f"{len(without):,} {_plural('pattern', len(without))} to be tested gave no case."
-                 if without else "Every pattern to be tested gave a case.")  # fmt: skip
+    if without:
+        notes.append(f"{counted(len(without), 'pattern')} to be tested gave no case.")
     shown = tables.methods(study)[:2] if len(tables.methods(study)) > _FEW else tables.methods(study)
     about = _about(_notes(tables.bugs(study))[0], study, {method.key: method.name for method in shown})
-    yield page.bullets([*notes, *about])
+    yield page.bullets([*notes, *about]) or page.paragraph("Nothing.")
     if without:
         yield page.table(_reasons(without), "Patterns without a case, by reason")
+
+
+def _larger(record, limit):
+    tensors = [features for _, features in record.tensors()]
+    return any(features.numel > limit for features in (*tensors, *record.outputs))
 
 
 def _reasons(without):

@@ -11,15 +11,18 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 
 import sortlib as sl
-from sortlib import thresholds
+from sortlib import apis, thresholds
+from sortlib.api_tables import SUM_OF_PRODUCTS
 from sortlib.checking import check_file, check_many, compare_values
 from sortlib.errors import SortError
 from sortlib.grouping import cause_of, findings_of
 from sortlib.judging import RANK, Verdict, judge
 from sortlib.platform import Platform
 from sortlib.runner import bounds
+from sortlib.runner.bounds.products import sum_length
 from sortlib.runner.execution import Executor
 
 HARMLESS = {
@@ -312,9 +315,42 @@ ORDINARY = [
     ("F.gelu(x)", {"x": draw(1000) * np.float32(0.1) - 5}),  # the tail, where 1 + erf(x) cancels
     ("F.layer_norm(x, (8,))", {"x": draw(2, 8) + 1000}),  # two rows: the better side may be lucky
     ("x.var(0)", {"x": draw(100) + SHIFT}),
+    # Windows that overlap, of more elements than the inputs have for each output.
+    *[(call, {"x": np.random.default_rng(0).random((1, 1280, 7, 7), "f4")})
+      for call in ("F.adaptive_avg_pool2d(x, (1, 41))", "F.adaptive_avg_pool2d(x, (32, 1))",
+                   "F.avg_pool2d(x, 5, 1, 2)", "F.adaptive_avg_pool2d(x, (None, 45))")],
     ("torch.log(x)", {"x": draw(100)}),  # NaN for negative numbers, as it should be
     ("x * x.conj()", {"x": (draw(50) + 1j * draw(50, seed=1)).astype("complex64")}),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "terms"),
+    [
+        (lambda x: F.adaptive_avg_pool2d(x, (1, 41)), 14),  # windows of 7 rows and 1 or 2 columns
+        (lambda x: F.adaptive_avg_pool2d(x, (None, 7)), 1),
+        (lambda x: F.adaptive_avg_pool2d(x, 1), 49),
+        (lambda x: F.avg_pool2d(x, 5, 1, 2), 25),
+        (lambda x: F.avg_pool1d(x[0], (3,), 1), 3),
+        (lambda x: x.cumsum(1), 6),
+        (lambda x: x.mean((2, 3)), 49),
+        (lambda x: F.linear(x, torch.ones(7)), 8),  # and the bias
+        (lambda x: F.conv_transpose2d(x, torch.ones(6, 2, 3, 3)), 55),  # 6 channels of 9 places, and the bias
+    ],
+)
+def test_terms_of_a_sum(call, terms):
+    class Look(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            api = apis.identify(func)
+            if api.name in SUM_OF_PRODUCTS:
+                found.append(sum_length(api.name, apis.bind(api, args, kwargs or {}), [result]))
+            return result
+
+    found = []
+    with Look():
+        call(torch.ones(2, 6, 7, 7))
+    assert found == [terms]
 
 
 def test_nothing_is_suspected_on_portable_kernels():

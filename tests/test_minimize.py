@@ -13,6 +13,7 @@ from sortlib.errors import SortError
 from sortlib.grouping import Cause
 from sortlib.minimizing import Target, _halves, limit_of, minimize_with, target_of
 from sortlib.platform import Platform, require
+from sortlib.reproducing.draft import Draft
 from sortlib.reproducing.simpler import simpler_values
 from sortlib.reproducing.values import Value, unpack
 from sortlib.runner.pair import Pair
@@ -79,6 +80,29 @@ def test_a_fault_of_one_call_is_left_alone_with_the_size_that_it_needs(rows, ver
     assert shapes(minimal) == [(rows, 1)]  # the fault strikes for this number of rows and for any values
     (value,) = minimal.draft.values.values()
     assert value.code() == f"torch.zeros(({rows}, 1), dtype=torch.float32)"
+
+
+def test_gradients_stay_only_where_the_verdict_needs_them(faulty, tmp_path):
+    case = _case(CHAIN, {"x": normal(fault.WRONG, 3)}, tmp_path / "given", backward=True)
+    faulty.timeout = 60
+    target = target_of(faulty.rows(case))
+    forward = minimize_with(faulty, case, target, folder=tmp_path / "forward", progress=False)
+    assert forward.steps[0] == "no gradients" and not any(node.backward for node in forward.case.nodes)
+    env = {"PYTHONPATH": HERE, "SORT_TEST_ARITHMETIC": "gelu gradient"}
+    case = _case("F.gelu(torch.tanh(x))", {"x": normal(4, 3)}, tmp_path / "second", backward=True)
+    with Pair(CPU, Platform("off", "cpu", imports=("faulty_arithmetic",), env=env)) as pair:
+        target = target_of(pair.rows(case))
+        backward = minimize_with(pair, case, target, folder=tmp_path / "backward", progress=False)
+    assert backward.kept and backward.row["worst_output"] == "gradient of input"
+    assert [(node.api, node.backward, node.frozen) for node in backward.case.nodes] == [("gelu", True, [])]
+
+
+def test_cases_with_and_without_gradients_are_two(tmp_path):
+    with_gradients = Draft.of(_case("torch.relu(x)", {"x": normal(3)}, tmp_path / "given", backward=True), 0)
+    node = with_gradients.nodes[0]
+    drafts = [with_gradients, *(replace(with_gradients, nodes=(replace(node, **changes),))
+                                for changes in ({"backward": False}, {"frozen": ["input"]}))]  # fmt: skip
+    assert len({draft.materialised(tmp_path / "values").id for draft in drafts}) == 3
 
 
 def test_a_hang_is_seen_in_less_than_the_whole_time_limit():

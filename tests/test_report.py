@@ -1,17 +1,22 @@
 """The report: one file that opens without a network, says what was run and found, and escapes what it is given."""
 
 import importlib.util
+import io
 import json
+import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from browser import browser, chromium
 
-from sortlib import page, report, tables
+from sortlib import details, page, report, tables
 from sortlib.errors import SortError
+from sortlib.grouping import findings
 from sortlib.judging import RANK
 from sortlib.pipeline import complete
 from sortlib.report import MEANING, interesting_cases, write_report
@@ -73,7 +78,7 @@ def test_the_report_loads_nothing_from_elsewhere(outline):
     assert "link" not in outline.tags and "iframe" not in outline.tags
 
 
-SECTIONS = ["run", "findings", "validity", "bugs", "interactions", "cases", "repeat", "left-out"]
+SECTIONS = ["findings", "others", "run", "validity", "bugs", "interactions", "cases", "repeat", "left-out"]
 
 
 def test_links_lead_somewhere(outline, study):
@@ -86,12 +91,29 @@ def test_links_lead_somewhere(outline, study):
     assert drawn <= set(anchors) and set(links) - set(SECTIONS) == drawn & worst
 
 
+def accusing(study, directory, **worst):
+    """A copy of a study in which all calls of some APIs are suspects by hand, with the worst output of each API."""
+    copy = Study(shutil.copytree(study.directory, directory))
+    rows = copy.judged
+    suspect = rows["api"].isin(worst)
+    errors = {"reference_error": 0.0, "candidate_error": 1.0, "candidate_ratio": 1e3}
+    wrong = {name: rows[name].mask(suspect, error) for name, error in errors.items()}
+    copy.__dict__["judged"] = rows.assign(
+        evidence=rows["evidence"].mask(suspect, "suspect"), worst_output=rows["api"].map(worst).fillna(""), **wrong
+    )
+    return copy
+
+
+@pytest.fixture(scope="module")
+def accused(study, tmp_path_factory):
+    """A study with one finding, and its written report."""
+    copy = accusing(study, tmp_path_factory.mktemp("accused") / "copy", conv2d="")
+    return copy, write_report(copy).resolve()
+
+
 def test_a_finding_carries_its_script_and_the_command_that_makes_one(study, tmp_path):
     """A suspect by hand, with a script as ``sl.reproduce`` leaves it, and one without."""
-    copy = Study(shutil.copytree(study.directory, tmp_path / "copy"))
-    apis = ["batch_norm", "conv2d"]
-    judged = copy.judged.assign(evidence=copy.judged["evidence"].mask(copy.judged["api"].isin(apis), "suspect"))
-    copy.__dict__["judged"] = judged
+    copy = accusing(study, tmp_path / "copy", batch_norm="", conv2d="")
     made, *missing = copy.findings[copy.findings["verdict"] == "suspect"]["finding"]
     script = copy.path("findings", f"{made}.py")
     script.write_text("import torch\nprint('<b>')\n")
@@ -100,9 +122,94 @@ def test_a_finding_carries_its_script_and_the_command_that_makes_one(study, tmp_
     page = Outline(write_report(copy).read_text(encoding="utf-8"))
     assert f"Script for finding {made}: findings/{made}.py (reproduces here)" in page.text
     assert "import torch print('<b>')" in page.text
-    assert f"#finding-{made}" in page.values("href") and f"finding-{made}" in page.values("id")
+    for anchor in (f"finding-{made}", f"script-{made}"):
+        assert f"#{anchor}" in page.values("href") and anchor in page.values("id")
     assert missing and all(f"sortlib reproduce {copy.directory} {name} --minimize" in page.text for name in missing)
     assert f"reproduce {copy.directory} {made} " not in page.text
+
+
+def test_the_head_names_what_was_found_and_leads_there(study, accused, tmp_path):
+    copy = accusing(study, tmp_path / "copy", add="", conv2d="")
+    page = Outline(write_report(copy).read_text(encoding="utf-8"))
+    head = page.text[: page.text.index("frequent patterns")]
+    found = findings(copy)
+    assert set(found["api"]) == {"add", "conv2d"} and "2 findings accuse a platform:" in head
+    first = [value for _, name, value in page.attributes if name == "href"][: len(found)]
+    assert first == [f"#finding-{name}" for name in found["finding"]]
+    assert {link[1:] for link in first} <= set(page.values("id"))
+    for row in found.to_dict("records"):
+        assert f"{tables.both_names(row['api'])} : suspect ({row['cause']}), cpu against cpu:baseline, " in head
+    assert "1 finding accuses a platform:" in Outline(accused[1].read_text(encoding="utf-8")).text
+
+
+def test_only_what_accuses_is_called_a_finding(study, outline, accused):
+    """Of the other groups neither id nor count stands under that name."""
+    assert "No finding: no platform is accused." in outline.text
+    copy, path = accused
+    told = Outline(path.read_text(encoding="utf-8")).text
+    (name,) = findings(copy)["finding"]
+    others = set(copy.findings["finding"]) - {name}
+    for text, ids in ((outline.text, set(study.findings["finding"])), (told, others)):
+        part = text[text.index("Calls that accuse no platform") :].partition("Models and their graphs")[0]
+        assert ids and not any(known in text for known in ids) and "finding" not in part.lower()
+    assert f"conv2d (finding {name})" in told and "suspect (1 finding, " in told
+
+
+def test_a_report_says_whether_gradients_were_compared_and_which_was_worst(study, outline, tmp_path):
+    assert "radient" not in outline.text.replace("backward: false", "")
+    copy = accusing(study, tmp_path / "copy", conv2d="gradient of weight", batch_norm="")
+    copy.__dict__["config"] = study.config.model_copy(
+        update={"generation": study.config.generation.model_copy(update={"backward": True})}
+    )
+    cases = [replace(case, nodes=tuple(replace(node, backward=True) for node in case.nodes)) for case in copy.cases]
+    copy.__dict__["cases"] = cases
+    executed = len(copy.all_outcomes)
+    assert details.calls_with_gradients(copy) == executed > 0 == details.calls_with_gradients(study)
+    told = Outline(write_report(copy).read_text(encoding="utf-8")).text
+    assert f"Gradients were compared too (generation.backward), in {executed:,} of {executed:,} calls" in told
+    assert f"calls with gradients compared {executed:,}" in told
+    assert "worst output or gradient gradient of weight" in told and "worst output or gradient output" in told
+
+
+def test_a_call_whose_operands_want_none_has_no_gradients(study):
+    frozen = [replace(case, nodes=tuple(replace(node, backward=True, frozen=names(study, node)) for node in case.nodes))
+              for case in study.cases]  # fmt: skip
+    copy = Study(study.directory)
+    copy.__dict__["cases"] = frozen
+    assert details.calls_with_gradients(copy) == 0
+
+
+def names(study, node):
+    record = next(record for record in study.records if record.key == tuple(node.record))
+    return [".".join(map(str, path)) for path, _ in record.tensors()]
+
+
+def test_calls_of_a_finding_with_different_worst_outputs_are_counted():
+    row = {"worst_case": "c", "worst_node": 1}
+    calls = [("b", 0, "output"), ("c", 1, "gradient of input"), ("d", 2, "output")]
+    assert report._most(calls, row) == "gradient of input; of all calls: output 2, gradient of input 1"
+    assert report._most(calls[1:2], row) == "gradient of input" and report._most([], row) == ""
+
+
+def test_each_research_question_is_asked_in_words(outline):
+    for asked in ("RQ1: how many inputs are valid?", "RQ2: which bugs are found?",
+                  "RQ3: what do interactions between APIs add?", "the paper's research questions",
+                  "RQ1 asks what share of the inputs", "RQ2 asks how many bugs",
+                  "RQ3 asks what is gained"):  # fmt: skip
+        assert asked in outline.text
+
+
+def test_counts_have_the_right_number():
+    assert [page.counted(n, "model") for n in (0, 1, 1200)] == ["0 models", "1 model", "1,200 models"]
+
+
+def test_a_support_of_one_model_is_no_plural(study, tmp_path):
+    copy = Study(shutil.copytree(study.directory, tmp_path / "copy"))
+    copy.__dict__["config"] = study.config.model_copy(
+        update={"mining": study.config.mining.model_copy(update={"min_support": 1})}
+    )
+    told = Outline(write_report(copy).read_text(encoding="utf-8")).text
+    assert "calls occur in at least 1 model;" in told and not re.search(r"(?<![\d,.])1 (models|calls|cases)\b", told)
 
 
 def test_figures_show_samplers_bounds_and_a_whole_model(outline):
@@ -205,6 +312,21 @@ def test_what_was_left_out_is_told(study, tmp_path):
     assert "2 patterns to be tested gave no case." in told and "no <b>record</b>" in told
 
 
+def test_what_was_not_left_out_is_not_listed(study, tmp_path):
+    told = Outline(write_report(study).read_text(encoding="utf-8")).text
+    assert "gave a case" not in told and "gave no case" not in told and "were to be tested" not in told
+    copy = Study(shutil.copytree(study.directory, tmp_path / "copy"))
+    records = [len([f for f in (*(f for _, f in r.tensors()), *r.outputs) if f.numel > 300]) > 0 for r in copy.records]
+    assert 0 < sum(records) < len(records)
+    for limit, number in ((300, sum(records)), (10**9, 0)):
+        copy.__dict__["config"] = study.config.model_copy(
+            update={"generation": study.config.generation.model_copy(update={"max_elements": limit})}
+        )
+        told = Outline(write_report(copy).read_text(encoding="utf-8")).text
+        line = f"{page.counted(number, 'record')} with a tensor of more than {limit:,} elements"
+        assert (line in told) == bool(number) and ("(generation.max_elements)" in told) == bool(number)
+
+
 def test_names_and_messages_are_escaped(study, tmp_path):
     attack = "<script>alert('1')</script>\"&"
     directory = shutil.copytree(study.directory, tmp_path / "copy")
@@ -217,7 +339,7 @@ def test_names_and_messages_are_escaped(study, tmp_path):
 
 def test_a_study_that_was_not_run_is_told_so(tmp_path):
     fresh = Study.create(StudyConfig(name="fresh", zoo="tiny"), tmp_path / "fresh")
-    with pytest.raises(SortError, match="continue with 'sortlib study fresh"):
+    with pytest.raises(SortError, match="nothing was run yet; continue with 'sortlib study "):
         write_report(fresh)
 
 
@@ -273,6 +395,62 @@ def test_the_report_opens_without_a_request_and_prints_on_clean_pages(study, tmp
         assert watched.page.evaluate(TOO_WIDE) == []
         heights = watched.page.evaluate("[...document.images].map((image) => image.clientHeight)")
         assert heights and max(heights) <= 267 / 25.4 * 96
+
+
+CUT_OFF = """() => [...document.querySelectorAll("caption span, p, li, dd, h1, h2, h3, h4, summary, pre")]
+    .filter((part) => part.getClientRects().length
+        && (part.getBoundingClientRect().right > document.documentElement.clientWidth + 1
+            || part.scrollWidth > part.clientWidth + 1 && getComputedStyle(part).display !== "inline"))
+    .map((part) => part.textContent.slice(0, 80))"""
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [375, 768])
+def test_on_a_narrow_screen_text_wraps_and_a_cut_table_shows_it(accused, width):
+    """The shadow at an edge comes from the background of what scrolls; on paper there is none."""
+    path = accused[1]
+    with browser(width=width) as open_page:
+        watched = open_page()
+        watched.page.goto(path.as_uri())
+        evaluate = watched.page.evaluate
+        evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+        assert evaluate("document.documentElement.scrollWidth") <= width
+        assert evaluate(CUT_OFF) == []
+        scrolls = """[...document.querySelectorAll(".scroll")].filter((part) => part.scrollWidth > part.clientWidth + 1)
+            .map((part) => getComputedStyle(part).backgroundImage.split("gradient(").length - 1)"""
+        found = evaluate(scrolls)
+        assert found and set(found) == {4}
+        # The picture of a table at its left end is dark at its right edge, and not at its left one.
+        dark = """() => {
+            const tables = [...document.querySelectorAll(".scroll")];
+            const part = tables.find((part) => part.scrollWidth > part.clientWidth + 9);
+            part.scrollIntoView();
+            const box = part.getBoundingClientRect();
+            return [box.left, box.right, box.top];
+        }"""
+        left, right, top = evaluate(dark)
+        shade = [edge_shade(watched.page, x, top + 2) for x in (left, right - 2)]
+        assert shade[0] == 255 > shade[1] + 20
+        watched.page.emulate_media(media="print")
+        assert evaluate("getComputedStyle(document.querySelector('.scroll')).backgroundImage") == "none"
+
+
+def edge_shade(page, x, y):
+    """Brightness, 0 to 255, of one pixel of what the browser shows."""
+    shot = page.screenshot(clip={"x": x, "y": y, "width": 1, "height": 1})
+    return int(plt.imread(io.BytesIO(shot))[0, 0, 0] * 255)
+
+
+@needs_browser
+def test_the_first_screen_names_the_finding(accused):
+    path = accused[1]
+    with browser(width=1440, height=900) as open_page:
+        watched = open_page()
+        watched.page.goto(path.as_uri())
+        for part in (".summary a", "section#findings h2", ".finding h4"):
+            assert watched.page.locator(part).first.bounding_box()["y"] < 900
+        watched.page.locator(".summary a").click()
+        assert watched.page.locator(".finding:target").count() == 1
 
 
 @needs_browser

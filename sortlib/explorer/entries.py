@@ -170,5 +170,5 @@ class Entries:
             f"outcomes = sl.run({run})", f'sl.judge(outcomes, rule="evidence", threshold={threshold:g})',
         ]  # fmt: skip
         if case.id in self._cases:
-            lines.append(f'sl.reproduce(study, "{case.id}", minimize=True)  # a script that needs torch and numpy only')
+            lines.append(f'sl.reproduce(study, "{case.id}", minimize=True)  # a stand-alone script')
         return "\n".join(lines)

@@ -7,9 +7,12 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from sortlib.features import decode
 from sortlib.generation import TestCase, tensor_forms
 from sortlib.reproducing.values import Value
+from sortlib.runner import backward
 from sortlib.runner.transport import load_tensor, save_tensor
 
 _LEAVES = ("$from", "$draw", "$load")
@@ -93,7 +96,8 @@ class Draft:
             digests.append([name, value.dtype, value.shape, value.strides, hashlib.sha256(content).hexdigest()])
         nodes = self.changed(lambda form: form if "$from" in form else {"$load": [form["$load"][0],
                              forms[form["$load"][0]]]}).nodes  # fmt: skip
-        identity = json.dumps([self.case.pattern, [[n.target, n.arguments] for n in self.nodes], digests])
+        calls = [[n.target, n.arguments, *([list(n.frozen)] if n.backward else [])] for n in self.nodes]
+        identity = json.dumps([self.case.pattern, calls, digests])
         edges = tuple(dict.fromkeys(
             (form["$from"][0], place, name) for place, node in enumerate(nodes) for name, argument, _ in node.arguments
             for _, form in tensor_forms(walk(argument, _readable), name) if "$from" in form
@@ -118,6 +122,28 @@ def tensors_of(node):
     for _, form, _ in node.arguments:
         walk(form, lambda leaf: found.append(leaf) or leaf)
     return found
+
+
+def differentiated(draft) -> dict[int, str]:
+    """Which tensors of the last call have a gradient that is judged too: their place in the order in which a script
+    hands them over -> name as in ``CaseNode.frozen``. Empty without a backward pass."""
+    last = draft.nodes[-1]
+    order, found = [], {}
+    for name, form, _ in last.arguments:
+        for path, leaf in tensor_forms(form, name):
+            if leaf not in order:
+                order.append(leaf)
+                free = name not in backward._STATE and path not in last.frozen
+                if last.backward and free and _continuous(draft, leaf):
+                    found[len(order) - 1] = path
+    return found
+
+
+def _continuous(draft, leaf) -> bool:
+    if "$from" in leaf:
+        return True
+    dtype = getattr(torch, draft.values[leaf["$load"][0]].dtype)
+    return dtype.is_floating_point or dtype.is_complex
 
 
 def sources(node) -> set[int]:

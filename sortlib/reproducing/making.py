@@ -36,7 +36,7 @@ class Reproducer:
     script, issue : paths of the Python file and of the Markdown beside it.
     reproduces : whether the script showed the difference when it was run here.
     output : what it printed.
-    gone : settings of the accused side under which the script shows no difference.
+    gone : settings of the accused side under which the script shows no difference, each as in 'without NAME=value'.
     minimal : the search for a smaller case, if there was one.
     """
 
@@ -58,8 +58,9 @@ def reproduce(study, case_id: str, path=None, *, minimize: bool = False, seconds
               rule: str = "evidence", progress: bool = True) -> Reproducer:  # fmt: skip
     """Write one self-contained Python file that shows a finding, and an issue text beside it.
 
-    The script needs torch and numpy only. It is run before this returns, once as it is and once for each setting that
-    might make the difference vanish; if it does not reproduce, the result, the issue text and ``sl.findings`` say so.
+    The script needs torch and numpy only, and the modules that a platform imports. It is run before this returns, once
+    as it is and once for each setting that might make the difference vanish; if it does not reproduce, the result, the
+    issue text and ``sl.findings`` say so.
 
     Parameters
     ----------
@@ -112,7 +113,9 @@ def reproduce_case(case, target: Target, reference: Platform, candidate: Platfor
         draft, row = Draft.of(case, target.node), target.row
         seeds = [seed_of(case.to_json(), place) for place in sorted(ancestors(case.nodes, target.node))]
     claim = claim_of(row, target, timeout)
-    text = script.write(draft, seeds, claim, reference, candidate, issue.summary(row, target))
+    text = script.write(
+        draft, seeds, claim, reference, candidate, issue.summary(draft, row, target, reference, candidate)
+    )
     if len(text) > LARGEST:
         raise SortError(f"{path}: the inputs make a script of {len(text):,} characters; minimize the case first, or "
                         "for longer")  # fmt: skip
@@ -204,7 +207,7 @@ def _gone(draft, seeds, claim, reference, candidate, row, target, progress) -> l
 
 
 def variants(platform: Platform) -> list[tuple[str, Platform]]:
-    """A platform with one setting changed, and what is changed in words."""
+    """A platform with one setting changed, and what is changed, in words that go on after 'the difference is gone'."""
     found = []
     for name, value in platform.env.items():
         rest = {key: item for key, item in platform.env.items() if key != name}
@@ -212,18 +215,18 @@ def variants(platform: Platform) -> list[tuple[str, Platform]]:
     for name, value in platform.backends.items():
         rest = {key: item for key, item in platform.backends.items() if key != name}
         found.append((f"without torch.backends.{name} = {value}", replace(platform, backends=rest)))
-    words = {"memory_format": "contiguous inputs instead of channels_last", "dtype": "inputs as they are",
-             "autocast": "without autocast", "threads": "PyTorch's own number of threads"}  # fmt: skip
+    words = {"memory_format": "with contiguous inputs instead of channels_last", "dtype": "with inputs as they are",
+             "autocast": "without autocast", "threads": "with PyTorch's own number of threads"}  # fmt: skip
     found += [(text, replace(platform, **{name: None})) for name, text in words.items() if getattr(platform, name)]
     if platform.compile:
-        found.append(("eager instead of torch.compile", replace(platform, compile=False)))
+        found.append(("in eager mode instead of torch.compile", replace(platform, compile=False)))
     more = {}
     if platform.device == "cpu" and "mkldnn.enabled" not in platform.backends:
-        more["torch.backends.mkldnn.enabled = False"] = {"mkldnn.enabled": False}
+        more["with torch.backends.mkldnn.enabled = False"] = {"mkldnn.enabled": False}
     if platform.device == "cuda":
-        more["TF32 and reduced-precision reductions off"] = PRECISION_FLAGS
+        more["with TF32 and reduced-precision reductions off"] = PRECISION_FLAGS
     found += [(text, replace(platform, backends={**platform.backends, **flags})) for text, flags in more.items()]
     if platform.device == "cpu" and "ATEN_CPU_CAPABILITY" not in platform.env:
         env = {**platform.env, "ATEN_CPU_CAPABILITY": "default"}
-        found.append(("ATEN_CPU_CAPABILITY=default (portable kernels)", replace(platform, env=env)))
+        found.append(("with ATEN_CPU_CAPABILITY=default (portable kernels)", replace(platform, env=env)))
     return found

@@ -44,10 +44,6 @@ COMPILED = '''def function_of(side):
     """The call as this side runs it."""
     return torch.compile(call, dynamic=False) if "compile" in side else call'''
 
-RESULTS = '''def results(function, operands):
-    """The outputs of the call."""
-    return tensors(function(*operands))'''
-
 TIMED = '''def results(function, operands):
     """The outputs of the call, and the seconds that it takes at best."""
     seconds = []
@@ -64,8 +60,10 @@ GRADIENTS = '''def results(function, operands):
         outputs = tensors(function(*leaves))
     wanted = [leaf for leaf in leaves if leaf.requires_grad]
     used = [(k, output) for k, output in enumerate(outputs) if output.requires_grad]
-    given = [upstream_of(output.detach(), f"{SEED}/{k}", "drawn") for k, output in used]
-    found = torch.autograd.grad([output for _, output in used], wanted, given, allow_unused=True)
+    given = [upstream_of(output.detach(), f"{SEED}/{k}") for k, output in used]
+    found = [None] * len(wanted)
+    if used:
+        found = torch.autograd.grad([output for _, output in used], wanted, given, allow_unused=True)
     found = [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, wanted)]
     return [tensor.detach() for tensor in [*outputs, *found]]'''
 
@@ -80,9 +78,13 @@ RUN = '''def run(name, operands):
 
 WIDE = '''def wide(tensor):
     """The same numbers in float64."""
-    if tensor.is_complex():
+<<COMPLEX>>    return tensor.double()<<FAR>><<OTHERS>>'''
+
+WIDE_COMPLEX = """    if tensor.is_complex():
         return tensor.to(torch.complex128)
-    return tensor.double()<<FAR>> if tensor.is_floating_point() else tensor'''
+"""
+
+WIDE_OTHERS = " if tensor.is_floating_point() else tensor"
 
 TRUTH = '''def truth(operands):
     """The call in float64 on the same inputs."""
@@ -99,40 +101,48 @@ PREPARE = '''def prepare(operands):
     with <<SETTINGS>>torch.no_grad()<<AUTOCAST>>:
         return [t.cpu() for t in before(*(place(t, side) for t in operands))]'''
 
+ALL = '{**{name: run(name, operands) for name in SIDES}, "truth": truth(operands)}'
+
+SIDES_ONLY = "{name: run(name, operands) for name in SIDES}"
+
 HERE = '''def both_sides():
-    """Results of every side and of float64."""
+    """Results of every side<<AND_TRUTH>>."""
     operands = <<OPERANDS>>
-    return {**{name: run(name, operands) for name in SIDES}, "truth": truth(operands)}'''
+    return <<RESULTS>>'''
 
 APART = '''def both_sides():
-    """Results of every side and of float64, each side from a process of its own."""
+    """Results of every side<<AND_TRUTH>>, each side from a process of its own."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         torch.save(inputs(), home / "operands.pt")
-        for name, side in SIDES.items():
-            command = [side.get("python", sys.executable), __file__, name, folder]
+        for <<EACH>>:
+            command = [<<PYTHON>>, __file__, name, folder]
             try:
-                done = subprocess.run(command, env={**os.environ, **side.get("env", {})}, timeout=TIMEOUT)
+                done = subprocess.run(command, <<ENV>>timeout=TIMEOUT)
                 ended = {"crash": f"the process ended with status {done.returncode}"}
             except subprocess.TimeoutExpired:
                 ended = {"hang": f"no answer within {TIMEOUT:g} s"}
             if not (home / f"{name}.started").exists():
                 ended = {"failed": f"the call was not reached: {next(iter(ended.values()))}"}
             file = home / f"{name}.pt"
-            found[name] = torch.load(file) if file.exists() else ended
-        file = home / "truth.pt"
-        found["truth"] = torch.load(file) if file.exists() else {"failed": "no float64 result"}
+            found[name] = torch.load(file) if file.exists() else ended<<TRUTH>>
     return found'''
+
+READ_TRUTH = """
+        file = home / "truth.pt"
+        found["truth"] = torch.load(file) if file.exists() else {"failed": "no float64 result"}"""
 
 WORK = '''def work(name, folder):
     """What the process of one side does."""
-    side, home = SIDES[name], Path(folder)<<OPTIONAL>>
+    home = Path(folder)<<OPTIONAL>>
     operands = torch.load(home / "operands.pt")<<PREPARED>>
     (home / f"{name}.started").touch()
-    torch.save(run(name, operands), home / f"{name}.pt")
+    torch.save(run(name, operands), home / f"{name}.pt")<<TRUTH>>'''
+
+WRITE_TRUTH = """
     if name == "reference":
-        torch.save(truth(operands), home / "truth.pt")'''
+        torch.save(truth(operands), home / "truth.pt")"""
 
 PREPARED = """
     if name == "reference":
@@ -140,18 +150,18 @@ PREPARED = """
         torch.save(operands, home / "operands.pt")"""
 
 ONLY_APART = {
-    "imports": '\n    for module in side.get("imports", ()):  # registers the backend\n'
+    "imports": '\n    for module in SIDES[name].get("imports", ()):  # registers the backend\n'
     "        importlib.import_module(module)",
-    "threads": '\n    if "threads" in side:\n        torch.set_num_threads(side["threads"])',
+    "threads": '\n    if "threads" in SIDES[name]:\n        torch.set_num_threads(SIDES[name]["threads"])',
 }
 
 NUMBERS = '''def numbers(tensor):
     """Its values in one dimension, in float64."""
-    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    return tensor.double().reshape(-1)
+<<COMPLEX>>    return tensor.double().reshape(-1)'''
 
+NUMBERS_COMPLEX = "    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor\n"
 
-def distance(a, b):
+DISTANCE = '''def distance(a, b):
     """The largest |a - b| of two lists of tensors, over the elements that are finite in both."""
     largest = 0.0
     for x, y in zip(a, b):
@@ -161,9 +171,14 @@ def distance(a, b):
             largest = max(largest, float((x - y)[finite].abs().max()))
     return largest'''
 
-FOUND = "[t.cpu() for t in results(<<FUNCTION>>, [place(t, side) for t in operands])]"
+FOUND = "[t.cpu() for t in tensors(<<FUNCTION>>(*[place(t, side) for t in operands]))]"
 
-RIGHT = "[t.cpu() for t in results(<<EXACT>>, [wide(place(t, side)) for t in operands])]"
+RIGHT = "[t.cpu() for t in tensors(<<EXACT>>(*[wide(place(t, side)) for t in operands]))]"
+
+# The same where ``results`` says what the results of a function are.
+FOUND_BY_RESULTS = "[t.cpu() for t in results(<<FUNCTION>>, [place(t, side) for t in operands])]"
+
+RIGHT_BY_RESULTS = "[t.cpu() for t in results(<<EXACT>>, [wide(place(t, side)) for t in operands])]"
 
 COMPARED = "compared(<<FOUND>>, operands)"
 
@@ -177,10 +192,26 @@ SHOW = '''def show(found):
     """Print what every side returned."""
     torch.set_printoptions(threshold=64, edgeitems=3, precision=8, linewidth=110)
     for name, result in found.items():
-        title = f"{name} ({SIDES[name]['name']})" if name in SIDES else "<<TRUTH>>"
-        print(f"{title}:")
-        for value in result.get("outputs", [next(iter(result.values()))]):
-            print(value)'''
+        title = <<TITLE>>
+        if "outputs" not in result:
+            print(f"{title}: {next(iter(result.values()))}")
+            continue
+        for label, value in zip(labels(result["outputs"]), result["outputs"]):
+            print(f"{title}, {label}:\\n{value}")'''
+
+SIDE = """f"{name} ({SIDES[name]['name']})\""""
+
+SIDE_OR_TRUTH = """f"{name} ({SIDES[name]['name']})" if name in SIDES else "<<TRUTH>>\""""
+
+LABELS = '''def labels(results):
+    """What each tensor of a result is."""
+    return ["<<WORD>>"] if len(results) == 1 else [f"<<WORD>> {k}" for k in range(len(results))]'''
+
+LABELS_AND_MORE = '''def labels(results):
+    """What each tensor of a result is."""
+    more = <<MORE>>
+    count = len(results) - len(more)
+    return (["<<WORD>>"] if count == 1 else [f"<<WORD>> {k}" for k in range(count)]) + more'''
 
 _ERRORS = """    missing = [name for name in found if "outputs" not in found[name]]
     if missing:
@@ -191,6 +222,24 @@ _ERRORS = """    missing = [name for name in found if "outputs" not in found[nam
     for name in SIDES:
         print(f"largest error of the {name} against float64: {error[name]:.3g}")
     print(f"largest error that rounding explains: {LIMIT:.3g}")
+"""
+
+_ENDED = """    for name in SIDES:
+        result = found[name]
+        print(f"{name}: {'returned' if 'outputs' in result else next(iter(result.values()))}")
+"""
+
+_KINDS = """    kinds = {}
+    for name, result in found.items():
+        if "outputs" not in result:
+            print(f"no outputs of {name}")
+            continue
+        values = torch.cat([numbers(tensor) for tensor in result["outputs"]])
+        kinds[name] = torch.stack([values.isnan(), values.isposinf(), values.isneginf()])
+        nan, above, below = (int(count) for count in kinds[name].sum(1))
+        print(f"{name}: {nan} NaN, {above} +inf, {below} -inf among {values.numel()}")
+    if not {"reference", "candidate"} <= kinds.keys():
+        return False
 """
 
 SHOWN = {
@@ -210,29 +259,19 @@ SHOWN = {
 {_ERRORS}    if error["candidate"] > LIMIT >= error["strict"]:
         print("the candidate's error is gone in full precision")
     return error["candidate"] > LIMIT >= error["strict"]''',
-    "nan": '''def judge(found):
-    """Whether numbers are missing: on one side only, or on both though the inputs hold no NaN."""
-    kinds = {}
-    for name, result in found.items():
-        if "outputs" not in result:
-            print(f"no outputs of {name}")
-            continue
-        values = torch.cat([numbers(tensor) for tensor in result["outputs"]])
-        kinds[name] = torch.stack([values.isnan(), values.isposinf(), values.isneginf()])
-        nan, above, below = (int(count) for count in kinds[name].sum(1))
-        print(f"{name}: {nan} NaN, {above} +inf, {below} -inf among {values.numel()}")
-    if not {"reference", "candidate"} <= kinds.keys():
-        return False
-    if globals().get("WRONG"):
-        if not torch.equal(kinds["reference"], kinds["candidate"]):
-            print(f"the {WRONG} has no number where the {OTHER} has one")
-            return True
-        return False
-    both = kinds["reference"] | kinds["candidate"]
+    "nan": f'''def judge(found):
+    """Whether numbers are missing on one side only."""
+{_KINDS}    there = not torch.equal(kinds["reference"], kinds["candidate"])
+    if there:
+        print(f"the {{WRONG}} has no number where the {{OTHER}} has one")
+    return there''',
+    "nan both": f'''def judge(found):
+    """Whether numbers are missing on both sides where float64 has one."""
+{_KINDS}    both = kinds["reference"] | kinds["candidate"]
     if "truth" in kinds:  # where float64 has the same, it is right
         both &= ~kinds["truth"]
     if both.any():
-        print(f"{int(both.any(0).sum())} elements are no numbers on both sides where float64 has one")
+        print(f"{{int(both.any(0).sum())}} elements are no numbers on both sides where float64 has one")
     return bool(both.any())''',
     "slow": '''def judge(found):
     """Whether the wrong side takes many times as long."""
@@ -277,15 +316,12 @@ SHOWN = {
             error = distance(found[name]["outputs"], found["truth"]["outputs"])
             print(f"largest error of the {name} against float64: {error:.3g}")
     return difference > LIMIT''',
-    "ended": '''def judge(found):
+    "ended": f'''def judge(found):
     """Whether the wrong side ends as expected, and the other does not."""
-    key = "error" if EXPECTED == "exception" else EXPECTED
-    for name in SIDES:
-        result = found[name]
-        print(f"{name}: {'returned' if 'outputs' in result else next(iter(result.values()))}")
-    if not globals().get("WRONG"):
-        return all(key in found[name] for name in SIDES)
-    return key in found[WRONG] and "outputs" in found[OTHER]''',
+{_ENDED}    return EXPECTED in found[WRONG] and "outputs" in found[OTHER]''',
+    "ended both": f'''def judge(found):
+    """Whether both sides end as expected."""
+{_ENDED}    return all(EXPECTED in found[name] for name in SIDES)''',
 }
 
 MAIN = '''def main():

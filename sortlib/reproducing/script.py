@@ -1,17 +1,19 @@
-"""The text of a stand-alone script for one finding: torch and numpy, and nothing else."""
+"""The text of a stand-alone script for one finding: torch, numpy and what a platform imports, and nothing else."""
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
 
 import torch
 
-from sortlib.generation import tensor_forms
-from sortlib.grouping import Cause
+from sortlib.grouping import SIDES, Cause
 from sortlib.platform import Platform
 from sortlib.reproducing import code, pieces, shared
-from sortlib.reproducing.values import HELPERS, source_of
+from sortlib.reproducing.draft import differentiated
+from sortlib.reproducing.source import source_of
+from sortlib.reproducing.values import HELPERS
 from sortlib.runner import backward
 from sortlib.runner.execution import PRECISION_FLAGS
 from sortlib.thresholds import CLEARLY_WORSE, SIGMAS, SLOW_TIMES
@@ -65,23 +67,59 @@ def write(draft, seeds, claim: Claim, reference: Platform, candidate: Platform, 
     parts = [*(HELPERS[name]() for name in sorted(helpers)), _inputs(draft), *calls, pieces.TENSORS, _place(sides)]
     parts += [pieces.SETTINGS] if any("backends" in side for side in sides.values()) else []
     parts += [pieces.AUTOCAST] if any("autocast" in side for side in sides.values()) else []
-    gradients = _differentiated(draft) is not None
-    compared = shared.function(draft, claim, gradients)
-    parts += [*compared, *_running(sides, calls, apart, claim, gradients, bool(compared))]
-    truth = "float64, at 1e30 instead of infinity" if claim.far else "float64"
-    parts += [pieces.NUMBERS, pieces.filled(pieces.SHOW, {"TRUTH": truth}), pieces.SHOWN[_shown_as(claim.cause)]]
-    parts.append(pieces.MAIN)
+    # The seconds of a slow call are those of its result alone.
+    gradients = differentiated(draft) if claim.cause.kind != "slow" else {}
+    compared = shared.function(draft, claim, bool(gradients))
+    parts += [*compared, *_running(draft, sides, calls, apart, claim, gradients, bool(compared))]
+    parts += [*_showing(draft, claim, gradients), pieces.SHOWN[_shown_as(claim.cause)], pieces.MAIN]
     parts.append(pieces.START_APART if apart else pieces.START)
-    text = "\n\n\n".join(parts)
+    text = "\n\n\n".join(_used(parts))
     constants = _constants(sides, claim, "DEVICE" in text, apart)
     if claim.cause.kind == "share":
         constants += f"\nSHARE = {shared.share(draft.nodes[-1])!r}  # to be dropped"
     if gradients:
-        constants += f"\nDIFFERENTIATED = {_differentiated(draft)}  # inputs of the call that have a gradient"
+        named = ", ".join(f"{place}: {_quoted(name)}" for place, name in gradients.items())
+        constants += f"\nDIFFERENTIATED = {{{named}}}  # place of an input of the call that has a gradient: its name"
         constants += f"\nSEED = {seeds[-1]}  # of the outputs' gradients"
-    purpose = "Needs torch and numpy only. Exit status 0: the difference is there; 1: it is not."
     imports = _imports(f"{constants}\n{text}")
+    status = "Exit status 0: the difference is there; 1: it is not."
+    purpose = "\n".join([*_needs(imports, reference, candidate), status])
     return f'"""{about.strip()}\n\n{purpose}\n"""\n\n{imports}\n\n{constants}\n\n\n{text}\n'
+
+
+def _needs(imports, *platforms) -> list[str]:
+    """Sentences on what has to be installed."""
+    modules = list(dict.fromkeys(module for platform in platforms for module in platform.imports))
+    packages = ["torch", *(["numpy"] if "import numpy" in imports else [])]
+    if modules:
+        packages.append(f"the module{'s' * (len(modules) > 1)} {_listed(modules)}")
+    lines = [f"Needs {_listed(packages)}{'' if modules else ' only'}."]
+    lines += [f"The side {platform.name} is run by {platform.python}, which needs them too."
+              for platform in platforms if platform.python]  # fmt: skip
+    return lines
+
+
+def _listed(names) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _used(parts) -> list[str]:
+    """Without functions that no other part mentions."""
+    trees = [ast.parse(part) for part in parts]
+    while True:
+        named = [{node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} for tree in trees]
+        kept = [place for place, tree in enumerate(trees) if not _alone(tree)
+                or any(_alone(tree) in names for other, names in enumerate(named) if other != place)]  # fmt: skip
+        if len(kept) == len(parts):
+            return parts
+        parts, trees = [parts[place] for place in kept], [trees[place] for place in kept]
+
+
+def _alone(tree) -> str:
+    """The name of the function that is all of a part, or nothing."""
+    (first, *more) = tree.body
+    return first.name if isinstance(first, ast.FunctionDef) and not more else ""
 
 
 def needs_processes(reference, candidate, claim) -> bool:
@@ -92,7 +130,12 @@ def needs_processes(reference, candidate, claim) -> bool:
 
 def _shown_as(cause) -> str:
     kind = {"infinity": "nan", "crash": "ended", "hang": "ended", "exception": "ended"}.get(cause.kind, cause.kind)
-    return f"{kind} both" if (kind, cause.side) == ("accuracy", "both") else kind
+    return f"{kind} both" if cause.side not in SIDES and kind in ("accuracy", "nan", "ended") else kind
+
+
+def _with_truth(cause) -> bool:
+    """Whether float64 says more than the two sides do."""
+    return cause.kind not in ("crash", "hang", "exception", "slow", "share", "form")
 
 
 def _sides(reference, candidate, claim) -> dict:
@@ -126,9 +169,10 @@ def _constants(sides, claim, device, apart) -> str:
         lines.append(f"LIMIT = {claim.limit!r}  # the largest error that rounding explains in this call")
     if cause.kind == "difference":
         lines.append(f"LIMIT = {claim.limit!r}  # the largest difference that is tolerated")
-    if cause.side in ("reference", "candidate"):
+    if cause.side in SIDES:
         other = "candidate" if cause.side == "reference" else "reference"
-        lines += [f"WRONG = {_quoted(cause.side)}", f"OTHER = {_quoted(other)}"]
+        lines.append(f"WRONG = {_quoted(cause.side)}")
+        lines += [f"OTHER = {_quoted(other)}"] if cause.kind != "share" else []
     if cause.kind == "accuracy" and cause.side != "both":
         lines.append(f"TIMES = {CLEARLY_WORSE:g}  # as large as the other side's must the error of the wrong one be")
     if claim.unsteady:
@@ -138,7 +182,7 @@ def _constants(sides, claim, device, apart) -> str:
     if cause.kind == "slow":
         lines.append(f"TIMES = {SLOW_TIMES:g}  # as long as the other side must the slow one take")
     if cause.kind in ("exception", "crash", "hang"):
-        lines.append(f"EXPECTED = {_quoted(cause.kind)}")
+        lines.append(f"EXPECTED = {_quoted('error' if cause.kind == 'exception' else cause.kind)}")
     lines += [f"TIMEOUT = {claim.timeout:g}  # seconds for one side"] if apart else []
     if device:
         lines.append('DEVICE = "cpu"  # of the side that runs')
@@ -149,28 +193,6 @@ def _quoted(value) -> str:
     """As ``repr``, with double quotes where that is the same."""
     text = repr(value)
     return text if '"' in text else text.replace("'", '"')
-
-
-def _differentiated(draft):
-    """Which operands of the last call have a gradient, where its backward pass is judged too; else None."""
-    last = draft.nodes[-1]
-    if not getattr(last, "backward", False):
-        return None
-    order, places = [], []
-    for name, form, _ in last.arguments:
-        for path, leaf in tensor_forms(form, name):
-            if str(leaf) not in order:
-                order.append(str(leaf))
-                if name not in backward._STATE and path not in last.frozen and _continuous(draft, leaf):
-                    places.append(len(order) - 1)
-    return places
-
-
-def _continuous(draft, leaf) -> bool:
-    if "$from" in leaf:
-        return True
-    dtype = getattr(torch, draft.values[leaf["$load"][0]].dtype)
-    return dtype.is_floating_point or dtype.is_complex
 
 
 def _inputs(draft) -> str:
@@ -216,46 +238,100 @@ def _calls(draft, seeds, claim) -> list[str]:
 
 def _place(sides) -> str:
     lines = ["def place(tensor, side):", '    """A tensor as this side takes it."""']
+    moved, plain = 'tensor.to(side["device"])', True
     if any("dtype" in side for side in sides.values()):
         lines += ['    if "dtype" in side and tensor.is_floating_point():',
                   '        tensor = tensor.to(getattr(torch, side["dtype"]))']  # fmt: skip
-    lines.append('    tensor = tensor.to(side["device"])')
     if any("memory_format" in side for side in sides.values()):
-        lines += ['    if "memory_format" in side and tensor.dim() == 4:',
+        plain = False
+        lines += [f"    tensor = {moved}", '    if "memory_format" in side and tensor.dim() == 4:',
                   "        tensor = tensor.contiguous(memory_format=torch.channels_last)"]  # fmt: skip
-    return "\n".join([*lines, "    return tensor"])
+    return "\n".join([*lines, f"    return {moved if plain else 'tensor'}"])
 
 
-def _running(sides, calls, apart, claim, gradients, compared) -> list[str]:
+# In names of what makes complex numbers from real ones.
+_COMPLEX = re.compile(r"complex|cfloat|cdouble|chalf|polar|fft|\beig(vals)?\b")
+
+
+def _complex(draft) -> bool:
+    """Whether a result may be complex; yes in doubt."""
+    told = [[node.api, node.target, node.arguments] for node in draft.nodes]
+    given = [value.dtype for value in draft.values.values()]
+    return bool(_COMPLEX.search(f"{told} {given}".lower()))
+
+
+def _wide(draft, claim) -> dict:
+    """What the function that makes operands float64 has to tell apart."""
+    # What earlier calls hand on is known only when they are run.
+    known = [getattr(torch, value.dtype) for value in draft.values.values()]
+    known = known if len(draft.nodes) == 1 or claim.propagated else []
+    complex_ = not known or any(dtype.is_complex for dtype in known)
+    others = not known or any(not dtype.is_floating_point and not dtype.is_complex for dtype in known)
+    return {"COMPLEX": pieces.WIDE_COMPLEX if complex_ else "", "FAR": ".clamp(-1e30, 1e30)" if claim.far else "",
+            "OTHERS": pieces.WIDE_OTHERS if others else ""}  # fmt: skip
+
+
+def _showing(draft, claim, gradients) -> list[str]:
+    """The functions that print what every side returned."""
+    truth = "float64, at 1e30 instead of infinity" if claim.far else "float64"
+    title = pieces.filled(pieces.SIDE_OR_TRUTH, {"TRUTH": truth}) if _with_truth(claim.cause) else pieces.SIDE
+    numbers = pieces.filled(pieces.NUMBERS, {"COMPLEX": pieces.NUMBERS_COMPLEX if _complex(draft) else ""})
+    word, more = shared.words(claim, bool(gradients))
+    if gradients and not more and word == "output":
+        more = '[f"gradient of {name}" for name in DIFFERENTIATED.values()]'
+    if claim.cause.kind == "slow":
+        more = '["seconds"]'
+    labels = pieces.filled(pieces.LABELS_AND_MORE if more else pieces.LABELS, {"WORD": word, "MORE": more})
+    return [numbers, pieces.DISTANCE, labels, pieces.filled(pieces.SHOW, {"TITLE": title})]
+
+
+def _running(draft, sides, calls, apart, claim, gradients, compared) -> list[str]:
     """The functions that run the call on one side, and those that run it on all."""
     defined = " ".join(calls)
-    compiled = any("compile" in side for side in sides.values())
-    found, right = (pieces.filled(pieces.COMPARED, {"FOUND": text}) if compared else text
-                    for text in (pieces.FOUND, pieces.RIGHT))  # fmt: skip
+
+    def used(setting):
+        return any(setting in side for side in sides.values())
+
+    slow = claim.cause.kind == "slow"
+    found, right = (pieces.FOUND, pieces.RIGHT)
+    if gradients or slow:
+        found, right = (pieces.FOUND_BY_RESULTS, pieces.RIGHT_BY_RESULTS)
+    if compared:
+        found, right = (pieces.filled(pieces.COMPARED, {"FOUND": text}) for text in (found, right))
     found = pieces.filled(pieces.ODD, {"FOUND": found}) if claim.unsteady else found
     words = {
         "FOUND": found,
         "RIGHT": right,
         "DEVICE": '\n    global DEVICE\n    DEVICE = side["device"]' if "DEVICE" in defined else "",
-        "SETTINGS": "settings(side), " if any("backends" in side for side in sides.values()) else "",
-        "AUTOCAST": ", autocast(side)" if any("autocast" in side for side in sides.values()) else "",
-        "FUNCTION": "function_of(side)" if compiled else "call",
-        "FAR": ".clamp(-1e30, 1e30)" if claim.far else "",
+        "SETTINGS": "settings(side), " if used("backends") else "",
+        "AUTOCAST": ", autocast(side)" if used("autocast") else "",
+        "FUNCTION": "function_of(side)" if used("compile") else "call",
         "EXACT": "exact" if "def exact(" in defined else "call",
     }
-    before = "def before(" in defined
-    parts = [pieces.COMPILED] if compiled else []
+    before, truth = "def before(" in defined, _with_truth(claim.cause)
+    parts = [pieces.COMPILED] if used("compile") else []
     parts += [pieces.ODD_ONE] if claim.unsteady else []
     if gradients:
-        parts += [source_of("upstream_of", module=backward), pieces.GRADIENTS]
-    else:
-        parts.append(pieces.TIMED if claim.cause.kind == "slow" else pieces.RESULTS)
-    parts += [pieces.filled(text, words) for text in (pieces.RUN, pieces.WIDE, pieces.TRUTH)]
+        settled = {"kind": "drawn", **({} if _complex(draft) else {"output.is_complex()": False})}
+        parts += [source_of("upstream_of", module=backward, settled=settled), pieces.GRADIENTS]
+    parts += [pieces.TIMED] if slow else []
+    parts.append(pieces.filled(pieces.RUN, words))
+    if truth:
+        parts += [pieces.filled(pieces.WIDE, _wide(draft, claim)), pieces.filled(pieces.TRUTH, words)]
     parts += [pieces.filled(pieces.PREPARE, words)] if before else []
-    first = "prepare(inputs())" if before else "inputs()"
-    parts.append(pieces.APART if apart else pieces.filled(pieces.HERE, {"OPERANDS": first}))
-    if apart:
-        optional = [text for key, text in pieces.ONLY_APART.items() if any(key in side for side in sides.values())]
-        words = {"OPTIONAL": "".join(optional), "PREPARED": pieces.PREPARED if before else ""}
-        parts.append(pieces.filled(pieces.WORK, words))
-    return parts
+    also = " and of float64" if truth else ""
+    if not apart:
+        first, results = "prepare(inputs())" if before else "inputs()", pieces.ALL if truth else pieces.SIDES_ONLY
+        return [*parts, pieces.filled(pieces.HERE, {"AND_TRUTH": also, "OPERANDS": first, "RESULTS": results})]
+    python, env = used("python"), used("env")
+    parts.append(pieces.filled(pieces.APART, {
+        "AND_TRUTH": also,
+        "EACH": "name, side in SIDES.items()" if python or env else "name in SIDES",
+        "PYTHON": 'side.get("python", sys.executable)' if python else "sys.executable",
+        "ENV": 'env={**os.environ, **side.get("env", {})}, ' if env else "",
+        "TRUTH": pieces.READ_TRUTH if truth else "",
+    }))  # fmt: skip
+    optional = [text for key, text in pieces.ONLY_APART.items() if used(key)]
+    words = {"OPTIONAL": "".join(optional), "PREPARED": pieces.PREPARED if before else "",
+             "TRUTH": pieces.WRITE_TRUTH if truth else ""}  # fmt: skip
+    return [*parts, pieces.filled(pieces.WORK, words)]

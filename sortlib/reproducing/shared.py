@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sortlib.reproducing import code
 from sortlib.reproducing.draft import tensors_of
-from sortlib.reproducing.values import source_of
+from sortlib.reproducing.source import source_of
 from sortlib.runner import invariants
 
 _DEFAULT = 0.5  # the share that PyTorch's dropouts drop if none is given
@@ -30,6 +30,23 @@ def function(draft, claim, gradients: bool) -> list[str]:
     if not claim.masked:
         return []
     return [_share_of_zeros(draft) if claim.cause.kind == "share" else _kept(draft, gradients)]
+
+
+def words(claim, gradients: bool) -> tuple[str, str]:
+    """What a script calls the tensors that it compares: (a word for them, the text of a list of words for the last).
+
+    Parameters
+    ----------
+    claim, gradients : as in ``function``.
+    """
+    if claim.shared:
+        return "what every right result shares", ""
+    if not claim.masked:
+        return "output", ""
+    if claim.cause.kind == "share":
+        return "share that was dropped, of how many", ""
+    rest = "minus what it should be, where it was kept"
+    return f"output {rest}", f'["gradient {rest}"]' if gradients else ""
 
 
 def share(node) -> float:
@@ -83,7 +100,7 @@ def _kept(draft, gradients) -> str:
         f"    pairs = [(outputs[0], operands[{_input(draft)}])]",
     ]
     if gradients:
-        lines.append('    pairs.append((outputs[-1], upstream_of(outputs[0], f"{SEED}/0", "drawn")))')
+        lines.append('    pairs.append((outputs[-1], upstream_of(outputs[0], f"{SEED}/0")))')
     lines += [
         "    pairs = [(kept.double(), whole.double()) for kept, whole in pairs]",
         f"    return [torch.where(kept != 0, kept - whole / {scale}, 0.0) for kept, whole in pairs]",

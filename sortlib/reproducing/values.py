@@ -5,9 +5,7 @@ A ``Value`` is made by running its own text, hence what is judged and what is ha
 
 from __future__ import annotations
 
-import ast
 import base64
-import inspect
 import math
 import sys
 import zlib
@@ -18,6 +16,7 @@ import torch
 
 from sortlib import drawing
 from sortlib.features import LEVELS, TensorFeatures, contiguous_strides, dtype_name
+from sortlib.reproducing.source import source_of
 
 LITERAL = 32  # elements up to which a tensor is written out
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -186,38 +185,11 @@ def _like(strides, old, new):
 def _features(features) -> str:
     given = {"dtype": features.dtype, "shape": features.shape, "strides": features.strides}
     names = ("minimum", "maximum", "mean", "zeros", "nan", "posinf", "neginf", "quantiles", "integral")
-    given |= {name: getattr(features, name) for name in names if getattr(features, name) not in (None, 0.0, (), False)}
+    # A minimum of zero is a number, and none is not: what is left out is what ``_FEATURES`` has by itself.
+    defaults = {"minimum": None, "maximum": None, "mean": None, "quantiles": (), "integral": False}
+    told = {name: getattr(features, name) for name in names}
+    given |= {name: value for name, value in told.items() if value != defaults.get(name, 0.0)}
     return f"Features({', '.join(f'{name}={value!r}' for name, value in given.items())})"
-
-
-def source_of(*names, module) -> str:
-    """The text of functions of a module with everything of that module that they use, without comments."""
-    tree = ast.parse(inspect.getsource(module))
-    defined = {}
-    for statement in tree.body:
-        if isinstance(statement, ast.FunctionDef):
-            defined[statement.name] = statement
-        elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            defined[statement.targets[0].id] = statement
-    wanted, waiting = set(), list(names)
-    while waiting:
-        name = waiting.pop()
-        if name in defined and name not in wanted:
-            wanted.add(name)
-            waiting += [node.id for node in ast.walk(defined[name]) if isinstance(node, ast.Name)]
-    constants = [ast.unparse(s) for n, s in defined.items() if n in wanted and isinstance(s, ast.Assign)]
-    functions = [_bare(s) for n, s in defined.items() if n in wanted and isinstance(s, ast.FunctionDef)]
-    return "\n\n\n".join(["\n".join(constants)] * bool(constants) + functions)
-
-
-def _bare(function) -> str:
-    """A function's text without annotations and docstring."""
-    if isinstance(function.body[0], ast.Expr) and isinstance(function.body[0].value, ast.Constant):
-        del function.body[0]
-    function.returns = None
-    for argument in function.args.args:
-        argument.annotation = None
-    return ast.unparse(function)
 
 
 _FEATURES = '''class Features:

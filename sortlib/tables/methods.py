@@ -196,7 +196,8 @@ def _why_absent(study, method, api):
         return "not called by the traced models"
     ids = {p.id for p in study.patterns if api in p.nodes}
     if not ids:
-        return f"in no pattern that {study.config.mining.min_support} models share, so not tested"
+        support = study.config.mining.min_support
+        return f"in no pattern that {'1 model has' if support == 1 else f'{support} models share'}, so not tested"
     tested = {case.pattern for case in study.cases}
     skipped = study.stage("generate").get("without_case", {})
     wanted = {PREFIX + api} if method.single else ids

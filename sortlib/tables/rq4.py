@@ -45,8 +45,9 @@ def _notes(settings, results, support):
     ]
     rare = [api for api in PAPER_APIS if api in results.attrs["rare"]]
     if rare:
-        notes.append(f"SORT: {', '.join(map(both_names, rare))}: in no pattern that {support} models share, so it was "
-                     "run on rare ones, of up to three calls, which one model is enough for")  # fmt: skip
+        shared = "1 model has" if support == 1 else f"{support} models share"
+        notes.append(f"SORT: {', '.join(map(both_names, rare))}: in no pattern that {shared}, so it was run on rare "
+                     "ones, of up to three calls, which one model is enough for")  # fmt: skip
     reasons = {}
     for (method, api), why in results.attrs["absent"].items():
         reasons.setdefault((method, why), []).append(api)

@@ -73,14 +73,43 @@ def sum_length(api: str, arguments, outputs) -> float:
     if isinstance(given.get("equation"), str):
         return _contracted(given["equation"], tensors_in([a.value for a in arguments]))
     shape = tuple(given["input"].shape) if isinstance(given.get("input"), torch.Tensor) else ()
+    windows = _window(api, given, shape)
+    if windows is not None:
+        return windows
     weight = given.get("weight")
     if isinstance(weight, torch.Tensor) and weight.dim() and weight.shape[0]:
-        return weight.numel() / weight.shape[0] + 1
+        # The channels or features that are not summed over: first in a weight, second in a transposed convolution's.
+        kept = weight.shape[1] if api.startswith("conv_transpose") else weight.shape[0] if weight.dim() > 1 else 1
+        return weight.numel() / max(1, kept) + 1
     if api in ("matmul", "mm", "bmm", "mv", "dot", "inner", "addmm", "baddbmm") and shape:
         other = given.get("mat1", given.get("batch1", given["input"]))
         return float(other.shape[-1]) if other.dim() else 1.0
     elements = sum(tensor.numel() for tensor in tensors_in([a.value for a in arguments]))
     return max(1.0, elements / max(1, sum(output.numel() for output in outputs)))
+
+
+def _window(api, given, shape) -> float | None:
+    """Elements of the largest window where windows may overlap, so that counting inputs and outputs says nothing."""
+    if api.startswith("avg_pool"):
+        return float(math.prod(_each(given["kernel_size"], int(api[-2]))))
+    if api.startswith("adaptive_avg_pool"):
+        count = int(api[-2])
+        sizes = zip(shape[-count:], _each(given["output_size"], count), strict=True)
+        return float(math.prod(_longest(n, n if out is None else out) for n, out in sizes))
+    if api == "cumsum" and shape and isinstance(given.get("dim"), int):
+        return float(shape[given["dim"]])
+    return None
+
+
+def _longest(size, windows) -> int:
+    """Length of the longest of adaptive windows: both ends are rounded outwards, so it may exceed its share by one."""
+    return min(size, -(-size // windows) + (size % windows > 0)) if windows else 0
+
+
+def _each(value, count) -> tuple:
+    """One value for each dimension, from one or several as PyTorch takes them."""
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    return values * count if len(values) == 1 else values
 
 
 def _contracted(equation, operands) -> float:
