@@ -87,6 +87,8 @@ class TestChoice:
             ("node", 99, r"has calls 0 to \d, no call 99"),
             ("filter", {"apis": "add"}, "unknown filter 'apis'; valid: .*min_nodes"),
             ("filter", {"min_nodes": "three"}, "filter 'min_nodes' needs a whole number, not 'three'"),
+            ("filter", {"verdict": "susp"}, "no verdict 'susp'.*valid: .*not run.*suspect"),
+            ("sampler", "gauss", "unknown sampler 'gauss'; valid: .*quantile"),
             ("sort", "size", "cannot sort by 'size'; valid, .*nodes"),
             ("threshold", 0.0, "threshold is 0; it must be above 0"),
             ("seed", -1, "seed is -1; it must be 0 or more"),
@@ -402,22 +404,15 @@ def test_the_reproducer_makes_the_same_case(tiny_study, explorer):
     assert scope["case"] == case
 
 
-@pytest.mark.parametrize(
-    ("setting", "value", "said"),
-    [
-        ("candidate", "nosuch", "unknown platform 'nosuch'"),
-        ("sampler", "nosuch", "unknown sampler 'nosuch'"),
-    ],
-)
-def test_what_goes_wrong_is_one_line_in_the_explorer(explorer, setting, value, said):
-    setattr(explorer, setting, value)
-    before = explorer.case
+def test_what_goes_wrong_is_one_line_in_the_explorer(explorer):
+    explorer.candidate, said, before = "nosuch", "unknown platform 'nosuch'", explorer.case
     with pytest.raises(SortError, match=said):
         explorer.rerun(wait=True)
     assert explorer._progress["state"] == "error" and said in explorer._progress["text"]
     explorer.rerun()  # in its thread it says the same and does not raise
     explorer._thread.join(60)
     assert explorer._progress["state"] == "error" and said in explorer._progress["text"]
+    assert explorer.status == f"error: {explorer._progress['text']}"
     assert "\n" not in explorer._progress["text"] and explorer.case == before
 
 
