@@ -127,20 +127,27 @@ def _trace(study, progress):
 
 def state_of_files(entry) -> list:
     """What an entry stands on beside its own text: the user's code, weights and images, so that a change is seen."""
-    place = str(entry.model).rpartition(":")[0]
-    code = Path(place) if place.endswith(".py") else None
-    if entry.source == "custom" and code is None and place:
-        try:
-            found = importlib.util.find_spec(place.partition(".")[0]) and importlib.util.find_spec(place)
-        except RAISED:  # the user's package, which was imported for this; it is told when the model is built
-            found = None
-        code = Path(found.origin) if found and found.origin else None
+    code = code_of(entry)
     state = [hashlib.sha256(code.read_bytes()).hexdigest()] if code and code.is_file() else []
     roots = [Path(path) for path in (entry.checkpoint, entry.inputs.path) if path]
     for root in roots:
         files = sorted(root.rglob("*")) if root.is_dir() else [root]
         state += [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
     return state
+
+
+def code_of(entry) -> Path | None:
+    """The file of a function of the user's own that makes a model."""
+    place = str(entry.model).rpartition(":")[0]
+    if place.endswith(".py"):
+        return Path(place)
+    if entry.source != "custom" or not place:
+        return None
+    try:
+        found = importlib.util.find_spec(place.partition(".")[0]) and importlib.util.find_spec(place)
+    except RAISED:  # the user's package, which was imported for this; it is told when the model is built
+        found = None
+    return Path(found.origin) if found and found.origin else None
 
 
 def _trace_model(study, entry, zoo) -> dict:
@@ -157,11 +164,12 @@ def _trace_model(study, entry, zoo) -> dict:
     if not first.nodes:
         raise SortError(f"model {entry.name}: no API call was seen")
     study.save_trace(first, records)
+    # What the user's code imports is not known before the model was built.
+    code = user_code.behind(model, *filter(None, [code_of(entry)])) if entry.source == "custom" else {}
     del model
     gc.collect()
     facts = {"nodes": len(first.nodes), "edges": len(first.edges), "samples": len(samples), "other_graph": different}
-    # A model of the user's may import further files of its own, which nobody knows before it was built.
-    return {**facts, "code": user_code.loaded()} if entry.source == "custom" else facts
+    return {**facts, "code": code} if code else facts
 
 
 def _mine(study, progress):

@@ -1,4 +1,4 @@
-"""Which files of the user's own code are loaded, so that a later change in one of them is seen."""
+"""Which files of the user's own code a model stands on, so that a later change in one of them is seen."""
 
 from __future__ import annotations
 
@@ -6,34 +6,52 @@ import hashlib
 import sys
 import sysconfig
 from pathlib import Path
+from types import ModuleType
 
 _INSTALLED = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib")})
 _OURS = str(Path(__file__).resolve().parent)
 
 
-def loaded() -> dict[str, str]:
-    """Source file -> SHA-256 of its content, of every loaded module that is not Python's, installed or sortlib's.
+def behind(model, *files) -> dict[str, str]:
+    """Source file -> SHA-256 of its content, of the user's modules that a model's classes or given files come from, and
+    of those that they import.
 
-    The script or notebook that runs is none of them: it decides nothing about a model that a zoo names.
+    Parameters
+    ----------
+    model : ``torch.nn.Module``.
+    files : further files, for example that of the function that built the model.
     """
-    found = {}
-    for name, module in list(sys.modules.items()):
-        if name == "__main__":
+    given = {str(Path(file).resolve()) for file in files}
+    waiting = [sys.modules.get(type(part).__module__) for part in model.modules()]
+    waiting += [module for module in list(sys.modules.values()) if _file(module) in given]
+    seen, found = set(), {}
+    while waiting:
+        module = waiting.pop()
+        path = _file(module)
+        if path is None or id(module) in seen:
             continue
-        file = getattr(module, "__file__", None)
-        path = Path(file).resolve() if isinstance(file, str) and file.endswith(".py") else None
-        if path is not None and not str(path).startswith((*_INSTALLED, _OURS)) and (state := _hash(path)):
-            found[str(path)] = state
-    return found
+        seen.add(id(module))
+        if state := _hash(path):
+            found[path] = state
+        waiting += [value if isinstance(value, ModuleType) else sys.modules.get(str(getattr(value, "__module__", "")))
+                    for value in list(vars(module).values())]  # fmt: skip
+    return dict(sorted(found.items()))
 
 
 def unchanged(files: dict[str, str]) -> bool:
-    """Whether files are still as ``loaded`` found them."""
-    return all(_hash(Path(path)) == state for path, state in files.items())
+    """Whether files are still as ``behind`` found them."""
+    return all(_hash(path) == state for path, state in files.items())
 
 
-def _hash(path):
+def _file(module) -> str | None:
+    """The file of a module that belongs to no installed package, to Python or to sortlib."""
+    file = getattr(module, "__file__", None)
+    path = str(Path(file).resolve()) if isinstance(file, str) and file.endswith(".py") else None
+    return None if path is None or path.startswith((*_INSTALLED, _OURS)) else path
+
+
+def _hash(path) -> str | None:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:
         return None

@@ -1,5 +1,6 @@
 """A study's directory: several processes on it, what makes its results out of date, and what is said of damage."""
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -44,7 +45,8 @@ def own(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield file
-    sys.modules.pop("layers", None)
+    for name in ("layers", "net", "unrelated"):
+        sys.modules.pop(name, None)
 
 
 def command(*arguments, **environment):
@@ -129,11 +131,12 @@ def test_a_change_in_a_file_that_a_model_imports_is_seen(own, tmp_path):
 
 def test_the_users_code_is_neither_pythons_nor_installed_nor_ours(own, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    import layers
-
-    found = user_code.loaded()
-    assert layers.__file__ in found and user_code.unchanged(found)
-    assert not {torch.__file__, shutil.__file__, cli.__file__} & set(found)
+    (tmp_path / "unrelated.py").write_text("")
+    net, __ = importlib.import_module("net"), importlib.import_module("unrelated")
+    found = user_code.behind(net.Net())
+    assert set(found) == {str(tmp_path / name) for name in ("net.py", "layers.py")} and user_code.unchanged(found)
+    assert user_code.behind(torch.nn.Linear(1, 1)) == {}
+    assert set(user_code.behind(torch.nn.Linear(1, 1), tmp_path / "layers.py")) == {str(tmp_path / "layers.py")}
     (tmp_path / "layers.py").write_text("changed")
     assert not user_code.unchanged(found)
 
