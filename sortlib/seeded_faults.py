@@ -122,7 +122,7 @@ def folder_of(study, budget, methods) -> Path:
 def stored(study) -> pd.DataFrame:
     """What ``seeded_faults`` has found so far with the settings that it was last called with; perhaps no row."""
     last = study.stage(STAGE)
-    rows, absent, rare = [], {}, []
+    rows, absent, rare, alarms = [], {}, [], {}
     if last:
         folder = folder_of(study, last["budget"], last["methods"])
         for fault in FAULTS.values():
@@ -131,7 +131,9 @@ def stored(study) -> pd.DataFrame:
                 kept = _attempts(folder, fault.api)
                 absent |= {(name, fault.api): why for name, why in kept["absent"].items()}
                 rare += [fault.api] if kept["rare"] and fault.api not in rare else []
-                rows += _compare(study, fault, *map(_rows, paths), last["methods"])
+                if fault.api not in alarms:  # the clean device was run once for all faults of an API
+                    alarms[fault.api] = _alarms(study, _rows(paths[1]), last["methods"])
+                rows += _compare(study, fault, _rows(paths[0]), alarms[fault.api], last["methods"])
     table = pd.DataFrame(rows, columns=COLUMNS)
     table.attrs["absent"], table.attrs["rare"] = absent, rare
     return table
@@ -377,21 +379,26 @@ class Accusation(NamedTuple):
     apis: tuple[str, ...]
 
 
-def _compare(study, fault, faulty, clean, methods):
-    """A row for each method and rule."""
+def _alarms(study, clean, methods) -> dict:
+    """(method, rule) -> accusations on the clean device, of the methods that were run there."""
+    return {(name, rule): judged(rows) for name, run, rules in _judges(study, methods)
+            if len(rows := _of_run(clean, run)) for rule, judged in rules.items()}  # fmt: skip
+
+
+def _compare(study, fault, faulty, alarms, methods):
+    """A row for each method and rule in ``alarms``, the accusations on the clean device."""
     rows = []
     for name, run, rules in _judges(study, methods):
-        attempts, quiet = (frame[frame["run"].isin(run)] for frame in (faulty, clean))
-        if quiet.empty:
-            continue
+        attempts = _of_run(faulty, run)
         for rule, judged in rules.items():
-            alarms = judged(quiet)
-            known = {(a.case, a.node) for a in alarms}
+            if (name, rule) not in alarms:
+                continue
+            known = _places(alarms[name, rule])
             new = [a for a in judged(attempts) if (a.case, a.node) not in known]
             accused = sorted({api for accusation in new for api in accusation.apis})
             rows.append({
                 "method": name, "rule": rule, "fault": fault.name, "api": fault.api, "found": fault.api in accused,
-                "blamed": accused == [fault.api], "accused": ", ".join(accused), "alarms": len(alarms),
+                "blamed": accused == [fault.api], "accused": ", ".join(accused), "alarms": len(alarms[name, rule]),
                 "attempts": attempts["case"].nunique(), "calls": len(attempts),
                 "seconds": float(attempts.drop_duplicates("case")["seconds"].sum()),
             })  # fmt: skip
@@ -437,8 +444,10 @@ def _by_oracle(method, variant, rows):
     """A failing attempt accuses the API under test; two related APIs that disagree are both accused (DeepREL)."""
     judged = method.verdicts(rows, variant)
     failing = judged[judged["paper"] == "fail"]
-    calls = {case: tuple(dict.fromkeys(group["api"][:2])) for case, group in rows.groupby("case", sort=False)}
-    return [Accusation(case, 0, calls[case] if method.key == "deeprel" else (api,))
+    calls = {}
+    for case, api in zip(rows["case"], rows["api"], strict=True):
+        calls.setdefault(case, []).append(api)
+    return [Accusation(case, 0, tuple(dict.fromkeys(calls[case][:2])) if method.key == "deeprel" else (api,))
             for case, api in zip(failing["case"], failing["api"], strict=True)]  # fmt: skip
 
 

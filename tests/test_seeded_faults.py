@@ -35,8 +35,8 @@ def crashed(case, node, api, side="candidate", run="sort"):
 
 
 def compared(study, faulty, clean):
-    rows = [pd.DataFrame(rows) for rows in (faulty, clean)]
-    found = seeded_faults._compare(study, FAULTS["relu-last-element"], *rows, [])
+    alarms = seeded_faults._alarms(study, pd.DataFrame(clean), [])
+    found = seeded_faults._compare(study, FAULTS["relu-last-element"], pd.DataFrame(faulty), alarms, [])
     return {row["rule"]: row for row in found}
 
 

@@ -283,8 +283,10 @@ class Method:
         rows = []
         mine = outcomes.loc[[self.is_of(pattern, variant) for pattern in outcomes["pattern"]]]
         judged = judge(mine, "evidence").rename(columns={"verdict": "evidence"})
-        for _, case in judged.groupby("case", sort=False):
-            nodes = case.to_dict("records")
+        cases = {}
+        for node in judged.to_dict("records"):  # at once: a table for each case would cost a hundred times as much
+            cases.setdefault(node["case"], []).append(node)
+        for nodes in cases.values():
             row = {**nodes[0], "api": self.api_of(nodes[0]["pattern"]), **self.ending(nodes, variant)}
             symptom, why = self.oracle(nodes, row, variant)
             verdict = {"paper": "fail" if symptom else "pass", "symptom": symptom, "oracle": why}
