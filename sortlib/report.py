@@ -13,11 +13,11 @@ from ruamel.yaml import YAML
 
 from sortlib import details, figures, page, tables
 from sortlib.apis import PAPER_APIS, paper_name
-from sortlib.errors import SortError
 from sortlib.grouping import accuses, cause_of, finding_id, findings, state
 from sortlib.judging import RANK, Verdict
 from sortlib.page import counted, plural
 from sortlib.platform import parse
+from sortlib.runner.files import write_whole
 from sortlib.study import Study
 
 SHOWN_CASES = 6  # drawn as Figure 14
@@ -81,10 +81,7 @@ def write_report(study: Study) -> Path:
     ]
     parts = [(anchor, title, "".join(content)) for anchor, title, *content in sections]
     path = study.directory / "report.html"
-    try:
-        path.write_text(page.document(f"SORT study {study.config.name}", _lead(study, found), parts), encoding="utf-8")
-    except OSError as error:
-        raise SortError(f"{path}: cannot be written: {error.strerror}") from None
+    write_whole(path, page.document(f"SORT study {study.config.name}", _lead(study, found), parts).encode())
     return path
 
 
